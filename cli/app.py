@@ -28,7 +28,7 @@ _SIGNALLED = 128  # plus the signal number: the shell's exit code of a signalled
 
 app = typer.Typer(
     name="modelc",
-    help="Convert PyTorch checkpoints, and prove every artifact against eager.",
+    help="Convert PyTorch checkpoints and validate every artifact against the eager model.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -63,7 +63,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Convert PyTorch checkpoints, and prove every artifact against eager."""
+    """Convert PyTorch checkpoints and validate every artifact against the eager model."""
 
 
 def main() -> None:
@@ -149,8 +149,8 @@ def _hint_for_output() -> str:
 
     folder = last_output_folder()
     if folder is None:
-        return "nothing was proven yet: run it again"
-    return f"what was proven before is in {folder}; run it again to go on"
+        return "no artifact is finished yet; run it again"
+    return f"finished artifacts are in {folder}; run it again to continue"
 
 
 def _check_environment(arguments: list[str]) -> None:
@@ -166,7 +166,7 @@ def _check_environment(arguments: list[str]) -> None:
     for argument in arguments:
         if not argument.isascii() and argument != argument.encode(errors="replace").decode():
             raise UsageError(
-                f"{argument} is not UTF-8, and could not be recorded",
+                f"{argument} is not UTF-8 and cannot be recorded",
                 hint="rename the file or folder",
             )
         refuse_pipe(Path(argument))
@@ -190,7 +190,7 @@ def _report_failure(error: BaseException, *, debug: bool, json: bool) -> int:
         code = error.exit_code
         faults = [_CliFault.of(one) for one in split_faults(error)]
     else:
-        fault = _CliFault(kind="Bug", message=f"a bug of modelc: {error!r}", hint=_bug_hint())
+        fault = _CliFault(kind="Bug", message=f"bug in modelc: {error!r}", hint=_bug_hint())
         code, faults = BUG, [fault]
     _print_faults(faults, json=json, error=error if debug else None)
     return code
@@ -223,8 +223,7 @@ def _print_faults(
     for one in faults:
         _print_error(one.message, one.hint, error)
     if json and faults:
-        told = [{**asdict(one), "message": _one_line(one.message)} for one in faults]
-        show_json_error(told)
+        show_json_error([{**asdict(one), "message": _one_line(one.message)} for one in faults])
 
 
 def _one_line(text: str) -> str:
@@ -254,5 +253,5 @@ def _bug_hint() -> str:
         ) as stream:  # fmt: skip
             stream.write(traceback.format_exc())
     except OSError:
-        return "run it again with --debug, and please report what it shows"
-    return f"please report {stream.name}"
+        return "run it again with --debug, and report the traceback"
+    return f"report it with {stream.name}"

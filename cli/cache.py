@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..pipeline.cache.store_layout import StoreLayout
 
 app = typer.Typer(
-    help="Look at the results that earlier runs left for later ones, and clear them away.",
+    help="List, remove and verify the results of earlier runs, which later runs reuse.",
     no_args_is_help=True,
 )
 CacheDir = Annotated[
@@ -38,7 +38,7 @@ def ls(
     *,
     given: Given,
 ) -> None:
-    """List the results that are kept, the last used first."""
+    """List the stored results, the most recently used first."""
     from ..pipeline.cache.store_layout import list_results
     from ..pipeline.manifest_file import encode_json
     from .console import show_json
@@ -62,7 +62,7 @@ def gc(
         typer.Option(
             "--limit",
             metavar="SIZE",
-            help="Bytes to keep: 2GB, 500MB, 0 for none; default 10GB.",
+            help="Size to shrink the cache to: 2GB, 500MB, 0 to empty it; default 10GB.",
             rich_help_panel=Panel.CACHE,
         ),
     ] = None,
@@ -71,7 +71,7 @@ def gc(
         typer.Option(
             "--older-than",
             metavar="TIME",
-            help="Also what was not used for: 30d, 12h.",
+            help="Also remove results that were not used for this time: 30d, 12h.",
             rich_help_panel=Panel.CACHE,
         ),
     ] = None,
@@ -79,7 +79,7 @@ def gc(
     *,
     given: Given,
 ) -> None:
-    """Remove what was used least recently, beyond a size or an age."""
+    """Remove the least recently used results, beyond a size or an age."""
     from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT, collect_garbage
     from ..pipeline.manifest_file import encode_json
     from ..projects.setting_values import parse_bytes, parse_seconds
@@ -103,7 +103,7 @@ def verify(
     *,
     given: Given,
 ) -> None:
-    """Digest every file again and remove what is wrong; exit 1 where anything was."""
+    """Check the digest of every stored file and remove corrupt results; exit 1 if there are any."""
     from ..pipeline.cache.result_store import verify_store as wrong_in
     from ..pipeline.manifest_file import encode_json
     from .console import show_json
@@ -125,5 +125,5 @@ def _open_layout(cache_dir: Path | None) -> StoreLayout:
     from ..pipeline.cache.store_layout import StoreLayout
 
     if cache_dir is not None and not cache_dir.is_dir():
-        raise UsageError(f"no such folder: {cache_dir}", hint="give the folder of a cache")
+        raise UsageError(f"{cache_dir} is not a folder", hint="pass the folder of a cache")
     return StoreLayout(folder=(cache_dir or cache_folder()) / RESULTS_FOLDER)

@@ -53,8 +53,10 @@ class GitHubForge:
         """Return `::error file=...,line=...,title=...::message`."""
         given = {"file": note.file, "line": str(note.line) if note.file and note.line else ""}
         given["title"] = note.title[:_TITLE_LIMIT]
-        told = ",".join(f"{name}={_escape_property(text)}" for name, text in given.items() if text)
-        return f"::{note.level} {told}::{_escape_data(note.message[:_MESSAGE_LIMIT])}"
+        properties = ",".join(
+            f"{name}={_escape_property(text)}" for name, text in given.items() if text
+        )
+        return f"::{note.level} {properties}::{_escape_data(note.message[:_MESSAGE_LIMIT])}"
 
     def foreign(self, text: str) -> str:
         """Escape the start of a command: `::` at the start of a line, or `##[` anywhere."""

@@ -34,20 +34,20 @@ class CiRun:
     place: CiJob
     json: bool = False
 
-    def report_refusal(self, error: ModelcError, file: Path, out: Path | None) -> None:
+    def report_start_error(self, error: ModelcError, file: Path, out: Path | None) -> None:
         """Report why a run cannot start: annotations, the summary and the documents.
 
         Documents are only written with `out`; failure to write one is a warning.
         """
-        from ..projects.ci_documents import CI_DOCUMENTS, SUMMARY_DOCUMENT, write_refusal
+        from ..projects.ci_documents import CI_DOCUMENTS, SUMMARY_DOCUMENT, write_error_document
 
         self._remark(annotate_fault(error), file.parent)
-        self._summarise(SUMMARY_DOCUMENT.refused(error, self.place.link))
+        self._summarise(SUMMARY_DOCUMENT.render_error(error, self.place.link))
         if out is None:
             return
         for one in CI_DOCUMENTS:
             try:
-                self._wrote([write_refusal(error, one, out, link=self.place.link)])
+                self._wrote([write_error_document(error, one, out, link=self.place.link)])
             except UsageError as fault:
                 self.report_warning(fault)
 
@@ -106,8 +106,8 @@ class CiRun:
         found = path_within(note.file, self.place.root, Path(), folder, self.place.root)
         if found:
             return replace(note, file=found)
-        told = f"{note.file}:{note.line}: " if note.line else f"{note.file}: "
-        message = note.message if note.message.startswith(note.file) else f"{told}{note.message}"
+        place = f"{note.file}:{note.line}: " if note.line else f"{note.file}: "
+        message = note.message if note.message.startswith(note.file) else f"{place}{note.message}"
         return replace(note, file="", line=0, message=message)
 
     def _summarise(self, text: str) -> None:
@@ -118,9 +118,9 @@ class CiRun:
             with self.place.summary.open("a", encoding="utf-8") as stream:
                 stream.write(text)
         except OSError as error:
-            told = f"{self.place.summary}: {error.strerror or type(error).__name__}"
+            text = f"{self.place.summary}: {error.strerror or type(error).__name__}"
             self._remark(
-                [Annotation(level=WARNING_LEVEL, title="step summary", message=told)], Path()
+                [Annotation(level=WARNING_LEVEL, title="step summary", message=text)], Path()
             )
 
     @contextmanager
@@ -143,7 +143,7 @@ def make_ci_run(*, json: bool, quiet: bool) -> CiRun:
     if quiet:
         raise UsageError(
             "--quiet has no effect with --ci",
-            hint="leave one of them out",
+            hint="remove one of them",
             option="quiet",
             code=ErrorCode.NO_EFFECT,
         )

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.events import Advanced, Entered, Event, Finished, Noted, Started
-from ..core.verdict import State
+from ..reports.result_rows import Outcome
 from ..reports.text_format import escape_control, escape_control_line
 from .streams import lenient_stream
 
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from rich.style import Style
 
 STATE_MARKS = {
-    State.PASSED: "[green]passed[/]",
-    State.FAILED: "[red]rejected[/]",
-    State.ERROR: "[red]failed[/]",
+    Outcome.PASSED: "[green]passed[/]",
+    Outcome.REJECTED: "[red]rejected[/]",
+    Outcome.FAILED: "[red]failed[/]",
+    Outcome.PENDING: "[yellow]pending[/]",
+    Outcome.SKIPPED: "[yellow]skipped[/]",
 }
 _INDENT = 2  # columns
 _NAME_COLUMNS = ("model", "artifact", "measure")  # columns that identify a row

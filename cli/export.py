@@ -26,12 +26,15 @@ _FINISH_OPTIONS = {
 @with_options("export")
 def export(
     checkpoint: Annotated[
-        Path, typer.Argument(help="state_dict, safetensors, TorchScript, .pt2 or a HF folder.")
+        Path,
+        typer.Argument(
+            help="A state_dict, safetensors, TorchScript or .pt2 file, or a Hugging Face folder."
+        ),
     ],
     *,
     given: Given,
 ) -> None:
-    """Convert a checkpoint and validate every artifact against eager."""
+    """Convert a checkpoint and validate every artifact against the eager model."""
     from ..pipeline.make_order import choose_precision, make_order
     from ..pipeline.order import Wanted
     from .execute import execute
@@ -54,29 +57,33 @@ def export(
 def build_ov(
     path: Annotated[Path, typer.Argument(help="An ONNX file, or a checkpoint.")], *, given: Given
 ) -> None:
-    """Build OpenVINO IR and validate it against eager."""
+    """Build OpenVINO IR and validate it against the eager model."""
     _build(path, "openvino", given)
 
 
 @with_options("build-trt")
 def build_trt(
     path: Annotated[
-        Path, typer.Argument(help="An ONNX file, a checkpoint, or an output folder to finish.")
+        Path,
+        typer.Argument(
+            help="An ONNX file, a checkpoint, or an output folder with a pending engine."
+        ),
     ],
     *,
     given: Given,
 ) -> None:
-    """Build a TensorRT engine and validate it against eager.
+    """Build a TensorRT engine and validate it against the eager model.
 
-    Without a GPU or TensorRT it makes and validates the engine-ready ONNX, checks what TensorRT
-    will take, leaves the engine pending (exit 4), and prints the command that finishes it.
+    Without a GPU or TensorRT, the ONNX file for the engine is built and validated, its operators
+    are checked against those of TensorRT, and the engine stays pending (exit 4): the command that
+    builds it on a GPU host is printed.
     """
     if (path / MANIFEST_FILE).is_file():
         _finish(path, given)
         return
     checkpoint = read_record(FileOptions, given).checkpoint
     if checkpoint is not None:
-        text, hint = "--checkpoint is for a folder to finish", f"give {checkpoint} alone"
+        text, hint = "--checkpoint needs an output folder", f"pass {checkpoint} as the argument"
         raise UsageError(text, hint=hint, option="checkpoint")
     _build(path, "tensorrt", given)
 
@@ -107,8 +114,8 @@ def _finish(folder: Path, given: Given) -> None:
 
     call = read_record(CallOptions, given)
     refuse_others(
-        given, _FINISH_OPTIONS, f"with the folder {folder}: its steps are on record",
-        f"finish it: modelc build-trt {folder}; or give a checkpoint",
+        given, _FINISH_OPTIONS, f"with the output folder {folder}, whose manifest has the steps",
+        f"run modelc build-trt {folder}, or pass a checkpoint",
     )  # fmt: skip
     request = FinishRequest(
         out=folder,

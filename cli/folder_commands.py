@@ -21,7 +21,7 @@ def report(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="An output folder, of a model or of a project; two to compare, the older first."
+            help="The output folder of a model or a project; two to compare, the older one first."
         ),
     ],
     out: Annotated[
@@ -30,7 +30,7 @@ def report(
             "-o",
             "--out",
             metavar="FILE_OR_DIR",
-            help="Where to; default: the folder.",
+            help="Where to write; default: the output folder.",
             rich_help_panel=Panel.OUTPUT,
         ),
     ] = None,
@@ -38,14 +38,14 @@ def report(
         bool,
         typer.Option(
             "--fail-on-regression",
-            help="With two folders: exit 1 if anything is worse.",
+            help="With two folders: exit 1 if a measure is worse.",
             rich_help_panel=Panel.VALIDATION,
         ),
     ] = False,
     *,
     given: Given,
 ) -> None:
-    """Write the reports of a run, or compare two runs, from their manifests alone."""
+    """Write reports of a run, or compare two runs, from their manifests."""
     from .render_report import compare_and_show, write_report
 
     call = read_record(CallOptions, given)
@@ -61,7 +61,8 @@ def report(
         return
     if len(paths) != 2:  # noqa: PLR2004 - one run, or a comparison of two
         raise UsageError(
-            f"{len(paths)} runs were given", hint="give one, or two to compare: BEFORE AFTER"
+            f"{len(paths)} folders were passed",
+            hint="pass one, or two to compare: BEFORE AFTER",
         )
     worse = compare_and_show(
         (paths[0], paths[1]), out, formats, json=call.json, latency=call.latency
@@ -71,7 +72,7 @@ def report(
 
 @with_options("verify")
 def verify(
-    out: Annotated[Path, typer.Argument(help="What modelc export or modelc run wrote.")],
+    out: Annotated[Path, typer.Argument(help="The output folder of modelc export or modelc run.")],
     key: Annotated[
         Path | None,
         typer.Option(
@@ -84,7 +85,7 @@ def verify(
     *,
     given: Given,
 ) -> None:
-    """Check a folder's files, records and lineage again; no model is run and nothing is written."""
+    """Check the files, records and lineage of an output folder; no model is run."""
     from ..pipeline.manifest_file import encode_json
     from ..projects.verify_project import verify_results as look
     from .console import show_json
@@ -101,11 +102,11 @@ def verify(
 
 @with_options("inspect")
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A converted model, or a checkpoint of weights.")],
+    path: Annotated[Path, typer.Argument(help="A converted model or a checkpoint.")],
     *,
     given: Given,
 ) -> None:
-    """Show what a converted model takes, gives and computes, or the weights of a checkpoint."""
+    """Show the inputs, outputs and operators of a model file, or the weights of a checkpoint."""
     from ..checkpoints.weight_sets import weights_kind
     from ..pipeline.inspection import CheckpointContents, InspectedFile
     from ..pipeline.isolation.worker import ApiCall
@@ -130,21 +131,21 @@ def inspect(
 
 @with_options("sbom")
 def sbom(
-    out: Annotated[Path, typer.Argument(help="What modelc export wrote.")],
+    out: Annotated[Path, typer.Argument(help="The output folder of modelc export.")],
     file: Annotated[
         Path | None,
         typer.Option(
             "-o",
             "--out",
             metavar="FILE",
-            help="Where to; default: stdout.",
+            help="File to write; default: stdout.",
             rich_help_panel=Panel.OUTPUT,
         ),
     ] = None,
     *,
     given: Given,
 ) -> None:
-    """Write the artifacts, their checkpoint and packages as CycloneDX 1.6 JSON."""
+    """Write a bill of materials (CycloneDX 1.6): artifacts, checkpoint and packages."""
     from ..pipeline.provenance.bill_of_materials import make_bill, write_bill
     from .console import print_line, result_console, show_document
 

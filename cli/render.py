@@ -16,7 +16,7 @@ from ..checkpoints.weight_sets import percent_text
 from ..converters.registry import package_of
 from ..core.contract import EAGER, Inspection, Readiness, Target, TensorInfo
 from ..core.records import size_text
-from ..core.verdict import OutputVerdict, State, Verdict
+from ..core.verdict import OutputVerdict, Verdict
 from ..pipeline.inspection import CheckpointContents
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
@@ -26,7 +26,7 @@ from ..pipeline.provenance.artifact_checks import (
     ProvenanceCheck,
     Verification,
 )
-from ..reports.result_rows import sensitivity_lines
+from ..reports.result_rows import Outcome, sensitivity_lines, verdict_outcome
 from ..reports.text_format import count_text, figure_text, readable_dim
 from .console import STATE_MARKS, fit_table, new_table, print_line, result_console
 
@@ -49,7 +49,7 @@ def show_verdict(verdict: Verdict) -> None:
             less=("argmax", "cosine", "x noise floor", "max abs"),
         )
     )
-    state = STATE_MARKS[verdict.state]
+    state = STATE_MARKS[verdict_outcome(verdict)]
     reason = f": {escape(verdict.reason)}" if verdict.reason else ""
     feeds = count_text(len(verdict.feeds), "feed")
     within = f" within {tolerance_text(verdict)}" if verdict.passed else ""
@@ -70,7 +70,7 @@ def _output_row(verdict: Verdict, name: str) -> dict[str, str]:
     worst = min(counted or rows or found, key=_worst_first_key)
     known = worst.sqnr if worst.is_floating or not worst.passed else None  # integers have none
     sqnr = "exact" if worst.exact else figure_text(known, ".1f")
-    mark = STATE_MARKS[State.PASSED if all(o.passed for o in rows) else State.FAILED]
+    mark = STATE_MARKS[Outcome.PASSED if all(o.passed for o in rows) else Outcome.REJECTED]
     return {
         "output": escape(name),
         "worst feed": escape(worst.feed),

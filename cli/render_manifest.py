@@ -20,8 +20,10 @@ from ..reports.result_rows import (
     STATE_OUTCOMES,
     Outcome,
     domain_lines,
+    failure_outcome,
     sensitivity_lines,
     sqnr_text,
+    verdict_outcome,
 )
 from ..reports.summary import list_notes, list_sample_findings, list_shared_warnings, random_warning
 from ..reports.text_format import count_text, figure_text, has_size_symbols
@@ -42,8 +44,8 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     rows = [_artifact_row(artifact, manifest.verdict_of(artifact.name)) for artifact in shown]
     waiting = [pending for pending in manifest.steps_pending if pending.step in manifest.steps]
     for step, mark in (
-        *((failure.step, _FAILURE_MARKS[_failure_state(failure)]) for failure in manifest.failures),
-        *((pending.step, "[yellow]pending[/]") for pending in waiting),
+        *((failure.step, STATE_MARKS[failure_outcome(failure)]) for failure in manifest.failures),
+        *((pending.step, STATE_MARKS[Outcome.PENDING]) for pending in waiting),
     ):
         rows.append({"format": escape(step), "verdict": mark})
     right = ("size", "max abs", "SQNR dB", "margin", "ms (fp32)", "seconds")
@@ -86,25 +88,11 @@ def _failure_hint(failure: Failure, out: str) -> str:
 def _count_text(manifest: Manifest, shown: Sequence[Artifact]) -> str:
     """Count the artifacts and steps of the last run by state."""
     verdicts = [manifest.verdict_of(artifact.name) for artifact in shown]
-    states = Counter(STATE_OUTCOMES[State.ERROR if v is None else v.state] for v in verdicts)
-    states.update(map(_failure_state, manifest.failures))
+    states = Counter(map(verdict_outcome, verdicts))
+    states.update(map(failure_outcome, manifest.failures))
     states[Outcome.PENDING] = len(manifest.steps_pending)
     always = (Outcome.PASSED, Outcome.REJECTED)
     return ", ".join(f"{states[one]} {one}" for one in Outcome if states[one] or one in always)
-
-
-_FAILURE_MARKS = {
-    Outcome.REJECTED: STATE_MARKS[State.FAILED],
-    Outcome.FAILED: STATE_MARKS[State.ERROR],
-    Outcome.SKIPPED: "[yellow]skipped[/]",
-}
-
-
-def _failure_state(failure: Failure) -> Outcome:
-    """Return skipped if the parent is missing, rejected if only a part of the domain is valid."""
-    if failure.orphan_of:
-        return Outcome.SKIPPED
-    return Outcome.REJECTED if failure.exit_code == 1 else Outcome.FAILED
 
 
 def _columns_in_use(shown: Sequence[Artifact]) -> list[str]:
@@ -141,7 +129,7 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
         )
     console.print(table)
     if artifact.capture and not artifact.rejected:
-        print_line(console, f"  [dim]{escape(artifact.capture)} was chosen, {CHOICE_RULE}[/]")
+        print_line(console, f"  [dim]{escape(artifact.capture)} was chosen: {CHOICE_RULE}[/]")
 
 
 def show_pending(console: Console, pending: Pending) -> None:
@@ -174,7 +162,7 @@ def _artifact_row(artifact: Artifact, verdict: Verdict | None) -> dict[str, str]
         "margin": margin_text(verdict),
         "ms (fp32)": latency_text(artifact.latency),
         "compute dtype": escape(coverage_text(artifact.coverage)),
-        "verdict": STATE_MARKS[verdict.state if verdict else State.ERROR],
+        "verdict": STATE_MARKS[verdict_outcome(verdict)],
         "seconds": f"{artifact.seconds:.1f}",
     }
 
@@ -184,7 +172,7 @@ def show_reason(console: Console, artifact: Artifact, verdict: Verdict | None) -
     if verdict is None:
         return
     if not verdict.passed:
-        texts = [one.text for one in verdict.reasons] or [STATE_OUTCOMES[verdict.state]]
+        texts = [one.text for one in verdict.reasons] or [verdict_outcome(verdict)]
         first, *more = texts if console.is_terminal else [verdict.reason]  # piped: one line
         print_line(console, f"[red]{escape(artifact.name)}[/]: {escape(first)}")
         for part in more:

@@ -10,7 +10,13 @@ from rich.markup import escape
 from ..core.errors import UsageError
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import encode_json
-from ..pipeline.report_files import compare_runs, load_run, write_document, write_reports
+from ..pipeline.report_files import (
+    compare_runs,
+    load_run,
+    render_report,
+    write_document,
+    write_reports,
+)
 from ..projects.project_results import compare_projects, is_project_folder, read_results
 from ..reports.comparison import Change, Comparison
 from ..reports.comparison_documents import (
@@ -75,7 +81,7 @@ def _write_documents(
     if not _is_document_path(out):
         return write_reports(manifest, out, formats)
     kind = _single_format(formats, out)
-    return (write_document(kind.render(manifest), out, kind),)
+    return (write_document(render_report(manifest, kind), out, kind),)
 
 
 def _is_document_path(out: Path) -> bool:

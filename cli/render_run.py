@@ -19,11 +19,13 @@ from ..projects.project_records import (
     ModelOutcome,
     Regression,
 )
-from ..projects.run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
+from ..projects.run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord, count_results
 from ..projects.setting_keys import RunSettings
 from ..reports.comparison import Change
+from ..reports.result_rows import Outcome
 from ..reports.text_format import count_text, figure_text
 from .console import (
+    STATE_MARKS,
     new_table,
     print_line,
     print_lines,
@@ -43,14 +45,6 @@ from .render_manifest import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-# By the states and sources in run.json.
-_RUN_STATE_MARKS = {
-    "passed": "[green]passed[/]",
-    "failed": "[red]rejected[/]",
-    "error": "[red]failed[/]",
-    "pending": "[yellow]pending[/]",
-    "not-run": "[dim]skipped[/]",
-}
 _SOURCE_MARKS = {
     "": "",
     "made": "built",
@@ -82,11 +76,12 @@ def _show_artifacts(console: Console, models: Sequence[ModelRun]) -> None:
     right = ("size", "SQNR dB", "seconds")
     table = new_table("model", "artifact", "size", "SQNR dB", "verdict", "", "seconds", right=right)
     for model in models:
-        empty = ("", "", "", _RUN_STATE_MARKS[model.state], "")
+        empty = ("", "", "", STATE_MARKS[model.state], "")
         rows = [_artifact_cells(one) for one in model.artifacts] or [empty]
         for number, row in enumerate(rows):
             first = number == 0
-            seconds = f"{model.seconds:.1f}" if first and model.state != "not-run" else ""
+            ran = first and model.state is not Outcome.SKIPPED
+            seconds = f"{model.seconds:.1f}" if ran else ""
             table.add_row(escape(model.name) if first else "", *row, seconds)
     console.print(table)
 
@@ -97,7 +92,7 @@ def _artifact_cells(one: ArtifactRun) -> tuple[str, ...]:
         escape(one.name),
         size_text(one.size) if one.size else "",
         sqnr if one.size else "",
-        _RUN_STATE_MARKS[one.state],
+        STATE_MARKS[one.state],
         _SOURCE_MARKS[one.source],
     )
 
@@ -144,23 +139,11 @@ def _show_model_artifacts(console: Console, one: ModelOutcome, manifest: Manifes
 
 
 def _run_summary(record: RunRecord) -> str:
-    artifacts = [one for model in record.models for one in model.artifacts]
-    states = Counter(one.state for one in artifacts)
-    sources = Counter(one.source for one in artifacts)
-    parts = [f"{states['passed']} passed", f"{states['failed']} rejected"]
-    parts += [f"{states['error']} failed"] if states["error"] else []
-    parts += [f"{states['pending']} pending"] if states["pending"] else []
-    models = Counter(model.state for model in record.models)
-    of_all = f"of {count_text(len(record.models), 'model')}"
-    parts += [f"{models['error']} {of_all} failed"] if models["error"] else []
-    skipped = models["not-run"]
-    parts += [f"{skipped} {of_all} skipped (--keep-going runs all)"] if skipped else []
-    breaches = sum(len(model.breaches) for model in record.models)
-    parts += [f"{count_text(breaches, 'gate')} broken"] if breaches else []
+    sources = Counter(one.source for model in record.models for one in model.artifacts)
     origins = [f"{sources['made']} built"]
     origins += [f"{sources['kept']} up to date"] if sources["kept"] else []
     origins += [f"{sources['cache']} reused"] if sources["cache"] else []
-    return f"{', '.join(parts)} · {', '.join(origins)}"
+    return f"{count_results(record)} · {', '.join(origins)}"
 
 
 def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, json: bool) -> None:

@@ -115,7 +115,10 @@ def show_settings(settings: Settings, model: str | None) -> None:
             built_in = one.layer is SettingLayer.BUILT_IN
             style = "dim" if built_in else ""
             table.add_row(
-                escape(one.name), escape(_value_text(one.value)), escape(str(one.told)), style=style
+                escape(one.name),
+                escape(_value_text(one.value)),
+                escape(str(one.place)),
+                style=style,
             )
         console.print(table)
 
@@ -137,7 +140,7 @@ def settings_document(settings: Settings, model: str | None) -> bytes:
 
 def _rows_of_settings(said: Mapping[KeyPath, Setting]) -> list[dict[str, object]]:
     return [
-        {"key": one.name, "value": one.value, "layer": one.layer.value, "from": str(one.told)}
+        {"key": one.name, "value": one.value, "layer": one.layer.value, "from": str(one.place)}
         for one in _sort_settings(said)
     ]
 

@@ -23,7 +23,7 @@ def run(
         typer.Option(
             "--only",
             metavar="NAMES",
-            help="Formats, precisions or artifacts, as onnx,int8: what has one of each kind.",
+            help="Build these formats, precisions or artifacts only: onnx,int8 is ONNX in INT8.",
             rich_help_panel=Panel.PROJECT,
         ),
     ] = None,
@@ -35,7 +35,7 @@ def run(
             "-j",
             "--jobs",
             metavar="N",
-            help="Models side by side.",
+            help="Number of models to build in parallel.",
             rich_help_panel=Panel.PROJECT,
         ),
     ] = None,
@@ -44,7 +44,7 @@ def run(
         typer.Option(
             "-k",
             "--keep-going",
-            help="Begin further models when one has failed.",
+            help="Continue with the other models after a failure.",
             rich_help_panel=Panel.PROJECT,
         ),
     ] = False,
@@ -54,7 +54,7 @@ def run(
             "-o",
             "--out",
             metavar="DIR",
-            help="Folder of all models; default: as the file says, or out.",
+            help="Folder of all models; default: `out` of modelc.toml, else out.",
             rich_help_panel=Panel.OUTPUT,
         ),
     ] = None,
@@ -62,7 +62,7 @@ def run(
         bool,
         typer.Option(
             "--ci",
-            help="In a job: plain lines, groups, annotations, summary.md, junit.xml, comment.md.",
+            help="For CI: plain lines, groups, annotations, summary.md, junit.xml, comment.md.",
             rich_help_panel=Panel.OUTPUT,
         ),
     ] = False,
@@ -71,7 +71,7 @@ def run(
         typer.Option(
             "--fail-on-regression",
             metavar="BASE",
-            help="Exit 1 if anything is worse than in this `out` folder of another run.",
+            help="Exit 1 if a measure is worse than in the run in this `out` folder.",
             rich_help_panel=Panel.VALIDATION,
         ),
     ] = None,
@@ -84,7 +84,7 @@ def run(
         typer.Option(
             "--remote-cache",
             metavar="URL",
-            help="Another cache to share with, as s3://bucket/path (fsspec).",
+            help="Cache that several hosts share, as s3://bucket/path (fsspec).",
             rich_help_panel=Panel.CACHE,
         ),
     ] = None,
@@ -93,14 +93,14 @@ def run(
         typer.Option(
             "--memory",
             metavar="SIZE",
-            help="Memory of all of them together, as 16GB; a step beyond its part fails.",
+            help="Memory limit of all models together, as 16GB; a step beyond its share fails.",
             rich_help_panel=Panel.ISOLATION,
         ),
     ] = None,
     *,
     given: Given,
 ) -> None:
-    """Carry out a modelc.toml: every model, every artifact proven against eager or refused."""
+    """Convert all models of a modelc.toml and validate every artifact against the eager model."""
     from .ci_run import make_ci_run
     from .run_options import collect_overrides
     from .run_project import RunArguments, run_project

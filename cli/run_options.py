@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Returned = TypeVar("Returned")
 _ISOLATE_VARIABLE = "MODELC_ISOLATE"
-CACHE_DIR = "Folder of the cache; default: the user's own, as the system has it."
+CACHE_DIR = "Folder of the cache; default: the user's cache folder of the system."
 
 
 def process_bounds(call: CallOptions) -> ProcessLimits | None:
@@ -40,7 +40,7 @@ def process_bounds(call: CallOptions) -> ProcessLimits | None:
         if call.isolate is False and value is not None:
             raise UsageError(
                 f"{name} has no effect with --no-isolate",
-                hint="leave one of them out",
+                hint="remove one of them",
                 option="no-isolate",
                 code=ErrorCode.NO_EFFECT,
             )
@@ -87,7 +87,7 @@ def _isolates_by_default() -> bool:
 ProjectFile = Annotated[
     Path,
     typer.Option(
-        "-f", "--file", metavar="FILE", help="The project.", rich_help_panel=Panel.PROJECT
+        "-f", "--file", metavar="FILE", help="The project file.", rich_help_panel=Panel.PROJECT
     ),
 ]
 Set = Annotated[
@@ -95,7 +95,7 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="[MODEL.]KEY=VALUE",
-        help="Go over the file, as seed=3, digits.to=onnx,openvino:fp16 or gates.max-size=50MB. "
+        help="Override a setting, as seed=3, digits.to=onnx,openvino:fp16, gates.max-size=50MB. "
         "Repeatable.",
         rich_help_panel=Panel.PROJECT,
     ),

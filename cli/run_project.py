@@ -62,7 +62,7 @@ def run_project(asked: RunArguments, given: Overrides) -> int:
 
     began = time.perf_counter()
     cache = cache_folder() if asked.use_cache else None
-    with _report_refusals(asked, given):
+    with _report_start_errors(asked, given):
         planned = plan_project(asked.file, given=given, names=asked.models, cache=cache)
         models = select_models(planned.models, asked.only)
         base = None if asked.base is None else read_base(asked.base)
@@ -70,7 +70,7 @@ def run_project(asked: RunArguments, given: Overrides) -> int:
     if asked.dry_run:
         show_plans(models, asked.file, planned.settings.run, json=asked.json)
         return 0
-    with _report_refusals(asked, given):
+    with _report_start_errors(asked, given):
         key = load_private_key(asked.sign_key)
     ended = _execute_models(models, planned, asked, given, key)
     record = make_record(
@@ -86,7 +86,7 @@ def run_project(asked: RunArguments, given: Overrides) -> int:
 
 
 @contextmanager
-def _report_refusals(asked: RunArguments, given: Overrides) -> Iterator[None]:
+def _report_start_errors(asked: RunArguments, given: Overrides) -> Iterator[None]:
     """Report an error before the first step, and remove the success of an earlier run."""
     try:
         yield
@@ -95,7 +95,7 @@ def _report_refusals(asked: RunArguments, given: Overrides) -> Iterator[None]:
         if out is not None:
             _remove_records(out, asked)
         if asked.ci is not None:
-            asked.ci.report_refusal(error, asked.file, out)
+            asked.ci.report_start_error(error, asked.file, out)
         raise
 
 
@@ -135,7 +135,7 @@ def _execute_models(
     )
     reports = parse_formats(run.report)
     with ExitStack() as held, use_code_folder(planned.settings.project.folder):
-        with _report_refusals(asked, given):
+        with _report_start_errors(asked, given):
             for model in models:
                 held.enter_context(remove_stale_reports(model.order.out, reports))
             screen, of = held.enter_context(_listen(models, run, asked))

@@ -17,9 +17,9 @@ from .run_options import ProjectFile, Set, cache_folder, collect_overrides
 
 @with_options("doctor")
 def doctor(*, given: Given) -> None:
-    """Look at driver, GPUs, libraries, versions and clashes, and say what can be built here.
+    """Check the driver, GPUs and libraries of this host, and list the formats it can build.
 
-    What is missing is no fault; only what is installed and cannot work ends with exit code 4.
+    A missing library is not an error; one that is installed and broken is (exit 4).
     """
     from ..pipeline.diagnose import collect_surroundings, examine
     from ..pipeline.manifest_file import encode_json
@@ -37,7 +37,7 @@ def doctor(*, given: Given) -> None:
 
 @with_options("targets")
 def targets(*, given: Given) -> None:
-    """List every format: ready or not, why not, and the line that makes it so."""
+    """List the formats: whether this host can build them, or what to install."""
     from ..converters.registry import plugin_faults
     from ..pipeline.api import targets as rows_of
     from ..pipeline.manifest_file import encode_json
@@ -65,20 +65,20 @@ def init(
             "-o",
             "--out",
             metavar="FILE",
-            help="Where it is written.",
+            help="File to write.",
             rich_help_panel=Panel.OUTPUT,
         ),
     ] = Path("modelc.toml"),
     force: Annotated[
         bool,
-        typer.Option("--force", help="Replace a file that is there.", rich_help_panel=Panel.OUTPUT),
+        typer.Option("--force", help="Replace an existing file.", rich_help_panel=Panel.OUTPUT),
     ] = False,
     *,
     given: Given,
 ) -> None:
-    """Write a commented modelc.toml from what checkpoints say, and name the lines to edit.
+    """Write a commented modelc.toml for checkpoints, and list the lines to edit.
 
-    Weights are looked at and nothing of them is run; code is imported only where --model names it.
+    No code of a checkpoint is run; the factory is imported only with --model.
     """
     from ..projects.project_template import create_project
     from .console import show_json
@@ -104,7 +104,7 @@ def config(
         bool,
         typer.Option(
             "--check",
-            help="Plan every model and stop: exit 2 where anything is wrong.",
+            help="Plan every model and stop; exit 2 if there are errors.",
             rich_help_panel=Panel.PROJECT,
         ),
     ] = False,
@@ -119,10 +119,10 @@ def config(
     *,
     given: Given,
 ) -> None:
-    """Show every setting of a project with where it comes from.
+    """Show every setting of a project and its origin.
 
-    A flag goes before a MODELC_ variable, that before the model's table, that before the table
-    of defaults, that before what is built in.
+    Flags override MODELC_ variables, which override the table of the model, which overrides
+    [defaults], which overrides built-in defaults.
     """
     from ..core.errors import unknown_name_error
     from ..projects.project_reader import read_project
@@ -163,14 +163,14 @@ def calibrate(
         typer.Option(
             "--calib-samples",
             metavar="N",
-            help="Read only what a build with as many would read; default: all that are on disk.",
+            help="Read only the samples that a build with this number reads; default: all on disk.",
             rich_help_panel=Panel.CALIBRATION,
         ),
     ] = None,
     *,
     given: Given,
 ) -> None:
-    """Show counts, ranges, histograms and problems of calibration samples."""
+    """Show the counts, ranges, histograms and problems of calibration samples."""
     from ..pipeline.make_order import make_calibration
     from ..pipeline.manifest_file import encode_json
     from ..pipeline.quantization import preview_calibration

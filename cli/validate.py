@@ -40,7 +40,7 @@ def validate(
     *,
     given: Given,
 ) -> None:
-    """Check digests and judge artifacts against eager again."""
+    """Check the digests of artifacts and validate them against the eager model again."""
     from ..pipeline.api import rejudge
     from ..pipeline.make_order import make_judging, make_measuring, make_settings
     from ..pipeline.report_files import remove_stale_reports
@@ -52,7 +52,7 @@ def validate(
     source = _read_eager_side(given, trust=trusts_code)
     measuring = make_measuring(given, calibrates=False)
     if files.rejudge:
-        refuse_others(given, _REJUDGE_OPTIONS, "with --rejudge: nothing is run", "leave it out")
+        refuse_others(given, _REJUDGE_OPTIONS, "with --rejudge, which runs no model", "remove it")
     judging = make_judging(given, read_limits(call.tolerance))
     reports = parse_folder_formats(path, call.report)
     settings = make_settings({**given, "trust-engine": trusts_code})
@@ -78,11 +78,11 @@ def validate(
 
 @with_options("debug")
 def debug(
-    artifact: Annotated[Path, typer.Argument(help="A converted model, also a rejected one.")],
+    artifact: Annotated[Path, typer.Argument(help="A converted model; it may be in rejected/.")],
     *,
     given: Given,
 ) -> None:
-    """Name the layer of a converted model that first leaves eager, and why."""
+    """Find the first layer of a converted model that differs from the eager model, and why."""
     from ..core.findings import Localisation
     from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.make_order import make_judging
@@ -125,12 +125,12 @@ def _read_eager_side(given: Given, *, trust: bool = False) -> Source | None:
     from ..pipeline.make_order import make_source
 
     checkpoint = read_record(FileOptions, given).against
-    hint = "leave it out, or name the eager reference with --against CHECKPOINT"
+    hint = "remove it, or name the eager reference with --against CHECKPOINT"
     if checkpoint is None:
         names = [one.name for one in specs_of(SourceOptions) if one.name not in _MOVE_OPTIONS]
         refuse(given, names, "without --against", hint)
         return None
-    refuse(given, ["checkpoint"], "beside --against", hint)
+    refuse(given, ["checkpoint"], "with --against", hint)
     source = make_source(checkpoint, given)
     return replace(source, trust=source.trust or trust)
 
@@ -163,7 +163,7 @@ def _keep_signature(
     if is_on_command_line(context, "sign_key"):
         raise UsageError(
             "--sign-key has no effect on a single file",
-            hint="give the folder that it lies in",
+            hint="pass its folder",
             option="sign-key",
             code=ErrorCode.NO_EFFECT,
         )

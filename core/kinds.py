@@ -203,6 +203,10 @@ class ErrorCode(_Code):
     NOT_WRITABLE = (
         "not-writable", "the folder cannot be written to", "use another folder, or change its mode",
     )
+    NOT_SIGNED = (
+        "not-signed", "a folder has no signature of the given key",
+        "give the key that signed it, or sign it: `modelc validate DIR --sign-key KEY`",
+    )
     # A runtime.
     INPUT_REJECTED = (
         "input-rejected", "a runtime rejects the shape or dtype of a feed",

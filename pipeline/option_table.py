@@ -34,7 +34,8 @@ class SourceOptions:
     """The eager side: how to build the module, and what goes into it."""
 
     model: str | None = option(
-        None, "model", "Callable that builds the module; the current folder is importable.",
+        None, "model",
+        "Function or class that builds the module; the current folder is importable.",
         Panel.INPUT, commands=On.EAGER | On.INIT, check=val.check_spec, metavar="PKG.MOD:FACTORY")
     model_args: Mapping[str, str] = option(
         {}, "model-arg", "Argument of the factory, typed by its annotation. Repeatable.",
@@ -45,21 +46,21 @@ class SourceOptions:
         commands=On.EAGER, metavar="NAME")
     weights_key: str | None = option(
         None, "weights-key",
-        "The weights to take where a checkpoint holds several sets, as state_dict_ema.",
+        "The set of weights to load from a checkpoint with several, as state_dict_ema.",
         Panel.INPUT, commands=On.EAGER, metavar="KEY")
     inputs: tuple[str, ...] = option(
         (), "input",
-        'An input, as "x:float32[batch=1..8,3,224,224]"; "ids:int64[batch,seq]{0..99}". '
+        'An input, as "x:float32[batch=1..8,3,224,224]" or "ids:int64[batch,seq]{0..99}". '
         "Repeatable.", Panel.INPUT, commands=On.EAGER | On.CALIBRATE, many=True,
         check=val.check_input_spec,
         metavar="SPEC")
     static: tuple[str, ...] = option(
         (), "static",
-        "Fix this dim at its opt size, as for a model that only takes that one. Repeatable.",
+        "Fix this dim at its opt size. Repeatable.",
         Panel.INPUT, commands=On.EAGER, many=True, commas=True, metavar="DIM")
     drop_outputs: tuple[str, ...] = option(
         (), "drop-output",
-        "Leave this output out, or all below it: present drops present.0.key. Repeatable.",
+        "Omit this output, or all below it: present drops present.0.key. Repeatable.",
         Panel.INPUT, commands=On.EAGER, many=True, commas=True, metavar="NAME")
     samples: Path | None = option(
         None, "samples",
@@ -67,14 +68,14 @@ class SourceOptions:
         Panel.INPUT, commands=On.EAGER | On.CALIBRATE, kind=ValueKind.SOURCE, parse=Path,
         metavar="FILE_OR_LOADER")
     allow_pickle: bool = switch(
-        "allow-pickle", "Read full pickles, which can run code. Only for makers you trust.",
+        "allow-pickle", "Load full pickles, which can run code: only from sources you trust.",
         Panel.INPUT, commands=On.EAGER)
     trust: bool = switch(
         "trust",
-        "Open TorchScript, .pt2, compiled packages and engines: they are code. Only of makers "
-        "you trust.", Panel.INPUT, commands=On.EAGER | On.INSPECT)
+        "Open TorchScript, .pt2, compiled packages and engines, which run code: only from "
+        "sources you trust.", Panel.INPUT, commands=On.EAGER | On.INSPECT)
     strict: bool = switch(
-        "no-strict", "Accept missing, unexpected or misshapen weights, and say so.",
+        "no-strict", "Accept missing, unexpected or misshapen weights, with a note.",
         commands=On.EAGER,
         negated=True)
 
@@ -89,16 +90,17 @@ class ArtifactOptions:
         metavar="TARGET")
     precision: tuple[str, ...] = option(
         (), "precision",
-        "Precisions to make of every format in `to` that has them; those that say their own, "
-        "as openvino:fp16, are left as they are.", many=True, commas=True, choices=PRECISIONS,
+        "Precisions to build in every format of `to` that supports them; formats with their own, "
+        "as openvino:fp16, are unaffected.", many=True, commas=True, choices=PRECISIONS,
         default=("fp32",))
     fp16: bool = switch(
-        "fp16", "Half precision; in OpenVINO, of the weights.", Panel.PRECISION, commands=On.MAKING,
+        "fp16", "Half precision; in OpenVINO, of the weights only.", Panel.PRECISION,
+        commands=On.MAKING,
         key=False)
     bf16: bool = switch(
         "bf16", "bfloat16.", Panel.PRECISION, commands=On.EXPORT | On.TRT, key=False)
     int8: bool = switch(
-        "int8", "8-bit integers; needs --calib.", Panel.PRECISION, commands=On.MAKING, key=False)
+        "int8", "8-bit integers; requires --calib.", Panel.PRECISION, commands=On.MAKING, key=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,47 +108,49 @@ class ConversionOptions:
     """How the module is captured and converted: these are fields of `Order`."""
 
     overwrite: bool = switch(
-        "overwrite", "Move artifacts of another checkpoint in DIR to DIR/replaced/.", Panel.OUTPUT,
+        "overwrite", "Move artifacts of another checkpoint from DIR to DIR/replaced/.",
+        Panel.OUTPUT,
         commands=On.MAKING, key=False, rebuilds=False)
     capture: Capture | None = option(
         None, "capture",
-        "How the module becomes a graph: export, export-strict, script, mixed, trace, or "
-        "auto, which tries those that the format takes.", Panel.CAPTURE, commands=On.EXPORT,
+        "How to capture the module as a graph: export, export-strict, script, mixed, trace, or "
+        "auto, which tries those that the format supports.", Panel.CAPTURE, commands=On.EXPORT,
         choices=val.CAPTURES, lists_choices=True, default="auto", parse=val.parse_capture,
-        metavar="WAY")
+        metavar="CAPTURE")
     opset: int | None = option(
         None, "opset", "ONNX opset; default 20.", Panel.CAPTURE, commands=On.EXPORT, kind=_W,
         least=1,
         most=99, metavar="N")
     external_data: bool = switch(
-        "external-data", "Keep ONNX weights in a file of their own.", commands=On.EXPORT)
+        "external-data", "Store ONNX weights in a separate file.", commands=On.EXPORT)
     narrow: bool = switch(
-        "narrow", "Accept an artifact that holds in a part of the domain; that part is recorded.",
+        "narrow", "Accept an artifact that is right in a part of the domain, which is recorded.",
         Panel.CAPTURE, commands=On.EXPORT)
     guard: bool = switch(
         "guard",
-        "Put a check of the domain into the ONNX: its runtime fails on inputs outside of it.",
+        "Add a check of the domain to the ONNX graph: it fails on inputs outside of it.",
         Panel.CAPTURE, commands=On.EXPORT)
     capture_timeout: float = option(
         CAPTURE_TIMEOUT, "capture-timeout",
-        "What torch's symbolic solver may take in one attempt, before the next capture.",
+        "Time limit of torch's symbolic solver for one attempt.",
         commands=On.EXPORT, kind=_N, above=0, metavar="SECONDS")
     patches: tuple[str, ...] = option(
         (), "patch",
-        "Function that changes the copy of the module to capture; eager stays as it is, and "
-        "judges. Repeatable.", Panel.CAPTURE, commands=On.MAKING, many=True, check=val.check_spec,
+        "Function that changes the copy of the module that is captured; the eager reference is "
+        "unchanged. Repeatable.",
+        Panel.CAPTURE, commands=On.MAKING, many=True, check=val.check_spec,
         partial=True, metavar="PKG.MOD:FN")
     depends: tuple[str, ...] = option(
         (), "depends",
-        "What the model needs beside its modules and the files that its code opens in the "
-        "project: files, globs, folders, env:NAME. A change makes its artifacts again.", many=True)
+        "Dependencies of the model besides its modules and the files that its code opens in the "
+        "project: files, globs, folders, env:NAME. A change rebuilds its artifacts.", many=True)
     custom_ops: Mapping[str, str] = option(
-        {}, "custom-op", "Function that writes this operator in ONNX. Repeatable.",
+        {}, "custom-op", "Function that translates this operator to ONNX. Repeatable.",
         commands=On.MAKING, many=True, check=lambda text: val.parse_custom_ops([text]),
         parse=val.parse_custom_ops, partial=True, metavar="NS::OP=PKG.MOD:FN")
     runtimes: tuple[str, ...] = option(
         (), "for",
-        "Experimental: what the artifact must load in, as onnxruntime==1.20. Repeatable.",
+        "Experimental: a runtime that must load the artifact, as onnxruntime==1.20. Repeatable.",
         Panel.CAPTURE, commands=On.EXPORT, many=True, partial=True, metavar="RUNTIME==VERSION")
 
 
@@ -155,11 +159,11 @@ class JudgingOptions:
     """How artifacts are judged: these are fields of `Judging`."""
 
     feeds: int | None = option(
-        None, "feeds", "Feeds to judge on, 5 (the default) or more.", Panel.VALIDATION,
+        None, "feeds", "Number of feeds to judge on, at least 5 (the default).", Panel.VALIDATION,
         commands=On.EAGER, kind=_W, least=_LEAST_FEEDS, most=100_000, default=_LEAST_FEEDS,
         recorded=True, metavar="N")
     seed: int | None = option(
-        None, "seed", "Seed of the feeds, 0 by default.", commands=On.EAGER, kind=_W, least=0,
+        None, "seed", "Seed of the feeds; default 0.", commands=On.EAGER, kind=_W, least=0,
         most=_MAX_SEED, default=0, recorded=True, metavar="N")
     atol: float | None = option(
         None, "atol", "Absolute tolerance.", Panel.VALIDATION, commands=On.JUDGING, kind=_N,
@@ -170,27 +174,28 @@ class JudgingOptions:
         commands=On.JUDGING, kind=_N, least=0, metavar="NUMBER")
     min_sqnr: float | None = option(
         None, "min-sqnr",
-        "Least signal-to-noise ratio; with --int8 layers return to float until it holds.",
+        "Minimum signal-to-noise ratio; with --int8, layers stay in float until it is met.",
         Panel.VALIDATION, commands=On.JUDGING, kind=_N, metavar="DB")
     search: float | None = option(
-        None, "search", "Once an artifact passed, look this long for a feed on which it is worse.",
+        None, "search", "Search this long for a feed on which a passed artifact is worse.",
         Panel.VALIDATION, commands=On.JUDGING, kind=_N, above=0, most=MAX_SECONDS,
         metavar="SECONDS")
     device: str | None = option(
         None, "device",
-        "Where artifacts run while judged; default: cpu, or all that the format has.",
+        "Device to run artifacts on; default: cpu if the format supports it.",
         Panel.VALIDATION, commands=On.EXPORT | On.VALIDATE | On.DEBUG, choices=("cpu", "cuda"),
         lists_choices=True)
     sensitivity: int | None = option(
         None, "sensitivity",
-        "Plant N faults in copies of what passed and count those that the feeds and limits "
-        "find; default: 8 where a run is cheap.", commands=On.JUDGING, kind=_W, least=0,
+        "Plant N faults in copies of passed artifacts and count those that are found; "
+        "default: 8 if runs are fast.", commands=On.JUDGING, kind=_W, least=0,
         most=MAX_FAULTS, metavar="N")
     accept: tuple[str, ...] = option(
         (), "accept-branch",
-        "Let a capture freeze this branch on tensor data, as gate.py:23, though no feed "
-        "covers its other outcome. Repeatable.", commands=On.JUDGING, many=True,
-        check=val.check_branch, metavar="FILE:LINE")
+        "Accept that a capture freezes this branch on tensor data, as gate.py:23, although no "
+        "feed takes its other outcome. Repeatable.",
+        commands=On.JUDGING, many=True, check=val.check_branch,
+        metavar="FILE:LINE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,21 +204,22 @@ class AccuracyOptions:
 
     data: str | None = option(
         None, "data",
-        "Labelled samples: a folder a class, labels.csv, arrays with `label`, PKG.MOD:LOADER.",
+        "Labelled samples: a folder per class, labels.csv, arrays with `label`, PKG.MOD:LOADER.",
         Panel.ACCURACY, commands=On.JUDGING, kind=ValueKind.SOURCE, metavar="DIR_OR_LOADER")
     metric: str | None = option(
         None, "metric", "top1 (default), top5, mse, or PKG.MOD:FN of predictions and labels.",
         Panel.ACCURACY, commands=On.JUDGING, partial=True, metavar="METRIC")
     max_drop: str | None = option(
         None, "max-drop",
-        "Reject an artifact that loses more: 0.5% or 0.005; points of top1 and top5, "
+        "Reject an artifact that loses more: 0.5% or 0.005, in points of top1 and top5, "
         "relative for mse.", Panel.ACCURACY, commands=On.JUDGING, kind=ValueKind.DROP,
         check=val.check_drop, metavar="DROP")
     label: str | None = option(
-        None, "label", "The array that holds the labels; default: label, labels, y, target ...",
+        None, "label", "Name of the array with the labels; default: label, labels, y, target ...",
         commands=On.JUDGING, partial=True, metavar="NAME")
     metric_output: str | None = option(
-        None, "metric-output", "The output that the metric reads; default: the first of floats.",
+        None, "metric-output",
+        "The output that the metric uses; default: the first floating-point one.",
         commands=On.JUDGING, partial=True, metavar="NAME")
 
 
@@ -222,23 +228,24 @@ class CalibrationChoice:
     """Calibration data, and how images become inputs."""
 
     calib: str | None = option(
-        None, "calib", "Real samples: a folder of images or arrays, .tar shards, PKG.MOD:LOADER; "
-        "or random, which is marked.", Panel.CALIBRATION, commands=On.MAKING, kind=ValueKind.SOURCE,
+        None, "calib", "Calibration samples: a folder of images or arrays, .tar shards, "
+        "PKG.MOD:LOADER; or random (with a "
+        "warning).", Panel.CALIBRATION, commands=On.MAKING, kind=ValueKind.SOURCE,
         words=("random",), partial=True, metavar="SOURCE")
     calib_samples: int | None = option(
-        None, "calib-samples", "The most samples to calibrate with; default 256.",
+        None, "calib-samples", "Maximum number of calibration samples; default 256.",
         Panel.CALIBRATION, commands=On.MAKING, kind=_W, least=1, most=2**31, partial=True,
         metavar="N")
     calib_select: str | None = option(
         None, "calib-select",
-        "Which: random (default for what is on disk) or first (default for loaders).",
+        "Which samples: random (default for files) or first (default for loaders).",
         commands=On.MAKING | On.CALIBRATE, choices=("random", "first"), partial=True, metavar="HOW")
     calib_seed: int | None = option(
         None, "calib-seed", "Seed of a random choice.", commands=On.MAKING | On.CALIBRATE, kind=_W,
         least=0, most=_MAX_SEED, partial=True, metavar="N")
     preprocess: str | None = option(
         None, "preprocess",
-        "How images become inputs: imagenet, or steps as resize=256,crop=224,scale=1/255",
+        "How to convert images to inputs: imagenet, or resize=256,crop=224,scale=1/255 ...",
         Panel.INPUT, commands=On.JUDGING | On.CALIBRATE, check=val.check_preprocess, partial=True,
         metavar="SPEC")
 
@@ -249,16 +256,17 @@ class LoweringOptions:
 
     quantizer: str | None = option(
         None, "quantizer",
-        "One of onnxruntime, nncf, modelopt; default: all that suit, the best is kept.",
+        "One of onnxruntime, nncf, modelopt; default: the best of those that support the format.",
         Panel.CALIBRATION, commands=On.MAKING, check=val.check_quantizer,
         parse=lambda text: None if text == val.AUTO else text, partial=True, metavar="NAME")
     method: str | None = option(
         None, "calib-method",
         "minmax, entropy, percentile (onnxruntime); max, entropy (modelopt); mixed, "
-        "performance (nncf) ...; default: the quantizer's own. Those without it are left out.",
+        "performance (nncf) ...; default: that of each quantizer. Quantizers without it are "
+        "skipped.",
         commands=On.MAKING, partial=True, metavar="METHOD")
     half_io: bool = switch(
-        "half-io", "With --fp16 or --bf16, inputs and outputs too.", Panel.PRECISION,
+        "half-io", "With --fp16 or --bf16, convert inputs and outputs too.", Panel.PRECISION,
         commands=On.EXPORT | On.TRT, partial=True)
     keep: tuple[str, ...] = option(
         (), "keep-fp", "Keep nodes in floating point: a node, a module path as encoder.layer.3.*, "
@@ -266,38 +274,40 @@ class LoweringOptions:
         metavar="PATTERN")
     max_trials: int | None = option(
         None, "max-trials",
-        "With --int8 and --min-sqnr or --max-drop: the most artifacts that are made and "
-        "judged to find the layers that go back to floating point; default 32.", commands=On.MAKING,
+        "With --int8 and --min-sqnr or --max-drop: maximum number of artifacts to build in the "
+        "search for the layers to keep in floating point; default 32.", commands=On.MAKING,
         kind=_W, least=1, most=100_000, partial=True, metavar="N")
 
 
 _engine = partial(OptionSpec, panel=Panel.TENSORRT, commands=On.TRT, partial=True)
 ENGINE_OPTIONS = (  # `field` is the setting of the engine, which its format checks
     _engine(name="workspace", metavar="SIZE",
-        help="Most scratch memory that a layer may use; default: all."),
+        help="Maximum scratch memory of a layer; default: all."),
     _engine(name="optimization-level", kind=_W, least=0, most=5, metavar="N",
-        help="Builder's effort, 0 to 5; default 3."),
+        help="Optimization level of the builder, 0 to 5; default 3."),
     _engine(name="profile", field="profiles", many=True, metavar="SHAPES",
-        help="One more optimization profile, as x=1x3x224x224:4x3x224x224:8x3x224x224 "
-        "(min:opt:max), inputs parted by commas. The first is the signature's. Repeatable."),
+        help="An additional optimization profile, as x=1x3x224x224:4x3x224x224:8x3x224x224 "
+        "(min:opt:max), inputs separated by commas. The first is that of the inputs. Repeatable."),
     _engine(name="timing-cache", kind=_P, words=("off",), metavar="FILE",
         help="File of kernel timings, or off; default: one per GPU and version."),
     _engine(name="version-compatible", kind=_T,
-        help="Run on later TensorRT too; needs --trust-engine."),
+        help="Build an engine that later TensorRT versions can load; requires --trust-engine."),
     _engine(name="hardware-compatible", metavar="LEVEL",
         choices=("none", "ampere-plus", "same-compute-capability"),
-        help="none (default), ampere-plus or same-compute-capability GPUs."),
-    _engine(name="refittable", kind=_T, help="Weights can be replaced later."),
+        help="GPUs the engine runs on: none (this model; default), ampere-plus or "
+        "same-compute-capability."),
+    _engine(name="refittable", kind=_T, help="Build an engine whose weights can be replaced."),
     _engine(name="strip-weights", kind=_T,
-        help="Leave the weights out; they come from the ONNX on loading."),
-    _engine(name="weight-streaming", kind=_T, help="Weights may stay in host memory."),
-    _engine(name="no-tf32", field="tf32", kind=_T, negated=True, help="Compute FP32 in full FP32."),
+        help="Omit the weights; they are loaded from the ONNX file."),
+    _engine(name="weight-streaming", kind=_T, help="Allow weights to stay in host memory."),
+    _engine(name="no-tf32", field="tf32", kind=_T, negated=True,
+        help="Disable TF32: compute FP32 in full precision."),
     _engine(name="plugins", kind=_P, many=True, metavar="FILE", commands=On.TRT | On.VALIDATE,
-        help="A plugin library to load: it is code. Repeatable."),
+        help="Plugin library to load, which runs code. Repeatable."),
     _engine(name="trust-engine", kind=_T, commands=On.TRT | On.VALIDATE,
-        help="Allow code inside the engine to run when it is loaded."),
+        help="Allow code in the engine to run when it is loaded."),
     _engine(name="builder", choices=("auto", "python", "trtexec"), metavar="WHICH",
-        help="python, trtexec or auto (default): the first that is here."),
+        help="python, trtexec or auto (default): the first that is installed."),
 )
 
 

@@ -14,6 +14,7 @@ from ..reports.comparison import Comparison, compare_manifests
 from ..reports.report_formats import REPORT_FORMATS, ReportFormat
 from .manifest_file import MANIFEST_FILE, read_manifest_file
 from .recorded_run import load_manifest
+from .replay_commands import list_commands
 
 _HEAD_BYTES = 4096  # bytes that contain the mark of a document
 
@@ -35,7 +36,14 @@ def write_reports(
     Raises:
         UsageError: a file that modelc did not write has its name, or it cannot be written.
     """
-    return tuple(write_document(one.render(manifest), folder / one.file, one) for one in formats)
+    return tuple(
+        write_document(render_report(manifest, one), folder / one.file, one) for one in formats
+    )
+
+
+def render_report(manifest: Manifest, kind: ReportFormat) -> str:
+    """The document of a manifest, with the commands that repeat its run."""
+    return kind.render(manifest, tuple(list_commands(manifest)))
 
 
 def write_document(text: str, path: Path, kind: DocumentKind | None = None) -> Path:

@@ -250,8 +250,9 @@ def tradeoff_from(trial: Trial, kept: tuple[str, ...], seconds: float) -> TradeO
 
 NEAR = 0.5  # dB; within this distance of the best, the faster trial is kept
 CHOICE_RULE = (  # the rule of `_most_exact`
-    "of those that passed (slower than fp32 only if all are): the SQNR of the worst group of "
-    f"channels, then of all outputs, {NEAR:g} dB being a tie; then latency beyond noise; then size"
+    "it passed with the highest SQNR of the worst group of channels, then of all outputs "
+    f"({NEAR:g} dB is a tie), then the lowest latency beyond noise, then the smallest size; "
+    "those slower than fp32 come last"
 )
 
 

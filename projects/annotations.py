@@ -53,8 +53,8 @@ def annotate_run(
 
 def _annotate_model(one: ModelOutcome, place: Place | None) -> Iterator[Annotation]:
     if one.error is not None:
-        told = f"{one.error.text} (hint: {one.error.hint})"
-        yield _annotate_place(one.error.place or place, one.name, told)
+        message = f"{one.error.text} (hint: {one.error.hint})"
+        yield _annotate_place(one.error.place or place, one.name, message)
     for breach in one.breaches:
         title = f"{one.name}/{breach.artifact}: {breach.gate}"
         yield _annotate_place(breach.told or place, title, breach.message)
@@ -69,9 +69,10 @@ def _annotate_rows(model: str, manifest: Manifest, place: Place | None) -> Itera
         name = row.name.removeprefix(REJECTED_PREFIX)
         if name not in manifest.steps or row.outcome is Outcome.PASSED:
             continue
-        level = WARNING_LEVEL if row.outcome is Outcome.PENDING else ERROR_LEVEL
+        waits = row.outcome in (Outcome.PENDING, Outcome.SKIPPED)
+        level = WARNING_LEVEL if waits else ERROR_LEVEL
         title = f"{model}/{name}: {row.outcome}"
-        yield _annotate_place(place, title, row.reason or "no reason is on record", level=level)
+        yield _annotate_place(place, title, row.reason or "no reason was recorded", level=level)
 
 
 def _annotate_code(model: str, manifest: Manifest) -> Iterator[Annotation]:

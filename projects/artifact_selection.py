@@ -44,7 +44,7 @@ def cross_formats(
             if single or precision in target_named(one.target, targets).MADE_FROM:
                 wanted.setdefault(one.name, one)
             else:
-                left_out[f"{one.target}:{precision}"] = f"{one.target} has no {precision}"
+                left_out[f"{one.target}:{precision}"] = f"{one.target} does not support {precision}"
     return WantedArtifacts(wanted=tuple(wanted.values()), left_out=tuple(left_out.values()))
 
 
@@ -55,8 +55,8 @@ def _check_precisions(crossed: Sequence[Target], precisions: Sequence[Precision]
             names = " or ".join(target.NAME for target in crossed)
             has = dict.fromkeys(str(one) for target in crossed for one in target.MADE_FROM)
             raise UsageError(
-                f"there is no {names} in {precision}",
-                hint=f"there is {', '.join(has)}",
+                f"{names} does not support {precision}",
+                hint=f"use one of {', '.join(has)}",
                 code=ErrorCode.UNSUPPORTED,
             )
 
@@ -84,7 +84,7 @@ def select_models(
             near = difflib.get_close_matches(word, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"choose from: {', '.join(known)}"
             raise UsageError(
-                f"--only {word}: no model here makes it",
+                f"--only {word} matches no artifact of the project",
                 hint=hint,
                 option="only",
                 code=ErrorCode.UNKNOWN_NAME,
@@ -97,8 +97,8 @@ def select_models(
     left = tuple(filter(None, (_narrow_model(model, asked, targets) for model in models)))
     if not left:
         raise UsageError(
-            f"--only {','.join(words)} leaves nothing to make",
-            hint=f"these are there: {', '.join(sorted(names))}",
+            f"--only {','.join(words)} matches no artifact",
+            hint=f"choose from: {', '.join(sorted(names))}",
             option="only",
             code=ErrorCode.NOTHING_TO_DO,
         )

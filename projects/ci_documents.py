@@ -15,7 +15,7 @@ from ..reports.result_rows import Outcome
 from ..reports.text_format import escape_control
 from . import ci_markdown
 from .project_faults import split_faults
-from .project_records import MeasureChange
+from .project_records import NOT_STARTED, MeasureChange
 from .run_record import ArtifactRun, ModelRun, RunRecord, folder_errors
 
 
@@ -23,21 +23,21 @@ from .run_record import ArtifactRun, ModelRun, RunRecord, folder_errors
 class CiDocument:
     """One document; `mark` occurs near its beginning.
 
-    `render` takes the run record and a link; `refused` takes the error that kept a run from
+    `render` takes the run record and a link; `render_error` takes the error that kept a run from
     starting and a link.
     """
 
     file: str
     mark: str
     render: Callable[[RunRecord, str], str]
-    refused: Callable[[ModelcError, str], str]
+    render_error: Callable[[ModelcError, str], str]
 
 
 SUMMARY_DOCUMENT = CiDocument(
     file="summary.md",
     mark=ci_markdown.SUMMARY_MARK,
     render=lambda record, _: ci_markdown.write_summary(record),
-    refused=lambda error, _: ci_markdown.refusal_summary(error),
+    render_error=lambda error, _: ci_markdown.error_summary(error),
 )
 CI_DOCUMENTS = (
     SUMMARY_DOCUMENT,
@@ -45,13 +45,13 @@ CI_DOCUMENTS = (
         file="junit.xml",
         mark='<testsuites name="modelc"',
         render=lambda record, _: write_junit(record),
-        refused=lambda error, _: refusal_junit(error),
+        render_error=lambda error, _: error_junit(error),
     ),
     CiDocument(
         file="comment.md",
         mark=ci_markdown.COMMENT_MARK,
         render=lambda record, link: ci_markdown.write_comment(record, link=link),
-        refused=lambda error, link: ci_markdown.refusal_comment(error, link=link),
+        render_error=lambda error, link: ci_markdown.error_comment(error, link=link),
     ),
 )
 
@@ -79,7 +79,7 @@ def write_documents(record: RunRecord, out: Path, *, link: str = "") -> tuple[Pa
     )
 
 
-def write_refusal(error: ModelcError, one: CiDocument, out: Path, *, link: str = "") -> Path:
+def write_error_document(error: ModelcError, one: CiDocument, out: Path, *, link: str = "") -> Path:
     """Write the document of a run that did not start; always remove that of an earlier run.
 
     Raises:
@@ -89,16 +89,9 @@ def write_refusal(error: ModelcError, one: CiDocument, out: Path, *, link: str =
     with folder_errors(out):
         check_own(path, one)
         path.unlink(missing_ok=True)
-        return write_document(one.refused(error, link), path, one)
+        return write_document(one.render_error(error, link), path, one)
 
 
-_STATE_OUTCOMES = {
-    "passed": Outcome.PASSED,
-    "failed": Outcome.REJECTED,
-    "error": Outcome.FAILED,
-    "pending": Outcome.PENDING,
-    "not-run": Outcome.SKIPPED,
-}
 _MODEL_CASE = "model"  # the case of an error that stopped a whole model
 _BASE_SUITE = "base"  # the suite of regressions of artifacts that are not in this run
 _RUN_SUITE = "run"
@@ -111,7 +104,7 @@ class _JunitCase:
     name: str
     outcome: Outcome
     reason: str = ""
-    told: str = ""
+    output: str = ""
 
 
 def write_junit(record: RunRecord) -> str:
@@ -133,7 +126,7 @@ def write_junit(record: RunRecord) -> str:
     return join_suites(suites)
 
 
-def refusal_junit(error: ModelcError) -> str:
+def error_junit(error: ModelcError) -> str:
     """Render a run that did not start: one suite with an error per fault."""
     cases = [
         _JunitCase(
@@ -147,9 +140,7 @@ def refusal_junit(error: ModelcError) -> str:
 
 
 def _empty_case() -> _JunitCase:
-    return _JunitCase(
-        name=_RUN_SUITE, outcome=Outcome.FAILED, reason="the run made and judged nothing"
-    )
+    return _JunitCase(name=_RUN_SUITE, outcome=Outcome.FAILED, reason="the run built no artifact")
 
 
 def _make_suite(
@@ -159,8 +150,8 @@ def _make_suite(
     add_properties(suite, facts)
     for case in cases:
         element = make_case((name, case.name), case.outcome, case.reason)
-        if case.told:
-            ET.SubElement(element, "system-out").text = escape_control(case.told)
+        if case.output:
+            ET.SubElement(element, "system-out").text = escape_control(case.output)
         suite.append(element)
     return suite
 
@@ -170,8 +161,8 @@ def _model_cases(model: ModelRun, worse: Sequence[MeasureChange]) -> Iterator[_J
     names = {one.name for one in model.artifacts}
     if model.error or not names:
         reason = f"{model.error} (hint: {model.hint})" if model.error else _model_reason(model)
-        outcome = _STATE_OUTCOMES[model.state]  # a model without artifacts has not passed any
-        outcome = Outcome.FAILED if outcome is Outcome.PASSED else outcome
+        # A model without artifacts has not passed any.
+        outcome = Outcome.FAILED if model.state is Outcome.PASSED else model.state
         yield _JunitCase(name=_MODEL_CASE, outcome=outcome, reason=reason)
     for one in model.artifacts:
         yield _artifact_case(one, model, worse)
@@ -181,7 +172,7 @@ def _model_cases(model: ModelRun, worse: Sequence[MeasureChange]) -> Iterator[_J
 
 
 def _model_reason(model: ModelRun) -> str:
-    return "the run did not come to it" if model.state == "not-run" else "nothing is on record"
+    return NOT_STARTED if model.state is Outcome.SKIPPED else "no artifact was made"
 
 
 def _artifact_case(one: ArtifactRun, model: ModelRun, worse: Sequence[MeasureChange]) -> _JunitCase:
@@ -189,12 +180,12 @@ def _artifact_case(one: ArtifactRun, model: ModelRun, worse: Sequence[MeasureCha
     reasons = [one.reason] if one.reason else []
     broken = [b.message for b in model.breaches if b.artifact == one.name]
     lost = [_change_text(change) for change in worse if change.artifact == one.name]
-    outcome = _STATE_OUTCOMES[one.state]
-    if (broken or lost) and outcome in (Outcome.PASSED, Outcome.PENDING):
+    outcome = one.state
+    if (broken or lost) and outcome is not Outcome.FAILED:
         outcome = Outcome.REJECTED
-    told = f"{one.source}, {one.size} bytes" if one.source else ""
+    output = f"{one.source}, {one.size} bytes" if one.source else ""
     return _JunitCase(
-        name=one.name, outcome=outcome, reason="; ".join((*reasons, *broken, *lost)), told=told
+        name=one.name, outcome=outcome, reason="; ".join((*reasons, *broken, *lost)), output=output
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from .. import __version__
@@ -10,6 +9,7 @@ from ..core.errors import ModelcError
 from ..core.records import size_text
 from ..reports.comparison import Change
 from ..reports.markdown import (
+    OUTCOME_MARKS,
     MarkdownBlock,
     as_prose,
     code_span,
@@ -17,24 +17,18 @@ from ..reports.markdown import (
     fold_lines,
     markdown_table,
 )
+from ..reports.result_rows import Outcome
 from ..reports.text_format import count_text, figure_text, seconds_text
 from .project_faults import split_faults
 from .project_records import MeasureChange, Regression
-from .run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord
+from .run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord, count_results
 
 SUMMARY_MARK = "<!-- modelc run -->"
 _MAX_OPEN = 8  # warnings to show without folding
-_STATE_TEXTS = {
-    "passed": "✅ proven",
-    "failed": "❌ **refused**",
-    "error": "🛑 **not judged**",
-    "pending": "⏳ pending",
-    "not-run": "not run",
-}
 _CHANGE_TITLES = {
     Change.WORSE: "Worse than the base",
     Change.BETTER: "Better than the base",
-    Change.NEW: "New beside the base",
+    Change.NEW: "Not in the base",
     Change.INFO: "Other changes from the base",
 }
 
@@ -44,7 +38,7 @@ def write_summary(record: RunRecord) -> str:
     regression = record.regression
     blocks = [
         MarkdownBlock("summary", [run_headline(record), ""]),
-        MarkdownBlock("reasons", add_title("Why", reason_lines(record))),
+        MarkdownBlock("reasons", add_title("Reasons", reason_lines(record))),
         MarkdownBlock(
             "worse", add_title(_CHANGE_TITLES[Change.WORSE], change_table(regression, Change.WORSE))
         ),
@@ -61,50 +55,36 @@ def write_summary(record: RunRecord) -> str:
     return fit_blocks(SUMMARY_MARK, [block for block in blocks if block.lines], see=RUN_FILE)
 
 
-def refusal_summary(error: ModelcError) -> str:
+def error_summary(error: ModelcError) -> str:
     """Render a run that did not start as Markdown: each fault with its place and hint."""
     blocks = [
-        MarkdownBlock("summary", [refusal_headline(error), ""]),
-        MarkdownBlock("reasons", add_title("Why", refusal_reasons(error))),
+        MarkdownBlock("summary", [error_headline(error), ""]),
+        MarkdownBlock("reasons", add_title("Reasons", error_lines(error))),
     ]
     return fit_blocks(SUMMARY_MARK, blocks, see="the log")
 
 
-def refusal_headline(error: ModelcError) -> str:
+def error_headline(error: ModelcError) -> str:
     """Return the headline of a run that did not start, with the number of faults."""
-    faults = count_text(len(split_faults(error)), "fault")
+    faults = count_text(len(split_faults(error)), "error")
     return (
-        f"### ❌ modelc: the run did not begin\n\n{faults} · exit {error.exit_code} · "
+        f"### ❌ modelc: the run did not start\n\n{faults} · exit {error.exit_code} · "
         f"modelc {as_prose(__version__)}"
     )
 
 
-def refusal_reasons(error: ModelcError) -> list[str]:
+def error_lines(error: ModelcError) -> list[str]:
     """Return a line for each fault, with its hint."""
     return [f"- {as_prose(one.text)} *Hint:* {as_prose(one.hint)}" for one in split_faults(error)]
 
 
 def run_headline(record: RunRecord) -> str:
-    """Return the outcome of the run and the counts."""
-    states = Counter(one.state for model in record.models for one in model.artifacts)
-    stopped = Counter(model.state for model in record.models if not model.artifacts)
-    breaches = sum(len(model.breaches) for model in record.models)
+    """Return the result of the run and the counts."""
     worse = 0 if record.regression is None else len(record.regression.worse)
-    pairs = (
-        (states["passed"], "proven"),
-        (states["failed"], "refused"),
-        (states["error"], "not judged"),
-        (states["pending"], "pending"),
-        (breaches, f"gate{'' if breaches == 1 else 's'} broken"),
-        (stopped["error"], f"model{'' if stopped['error'] == 1 else 's'} stopped"),
-        (stopped["not-run"], f"model{'' if stopped['not-run'] == 1 else 's'} not begun"),
-        (worse, "worse than the base"),
-    )
-    told = ", ".join(f"{count} {what}" for count, what in pairs if count)
-    mark = "✅" if record.exit_code == 0 else "❌"
-    ended = "all holds" if record.exit_code == 0 else f"exit {record.exit_code}"
+    counts = count_results(record) + (f", {worse} worse than the base" if worse else "")
+    ended = f"❌ modelc: exit {record.exit_code}" if record.exit_code else "✅ modelc: passed"
     return (
-        f"### {mark} modelc: {ended}\n\n{told or 'nothing was judged'} · "
+        f"### {ended}\n\n{counts} · "
         f"{count_text(len(record.models), 'model')} · {seconds_text(record.seconds)} · "
         f"modelc {as_prose(record.modelc)}"
     )
@@ -116,7 +96,7 @@ def add_title(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def reason_lines(record: RunRecord) -> list[str]:
-    """Return a line for each stopped model, artifact that did not pass, and broken gate."""
+    """Return a line for each model's error, artifact that did not pass, and broken gate."""
     return [f"- {line}" for model in record.models for line in _model_reasons(model)]
 
 
@@ -124,11 +104,11 @@ def _model_reasons(model: ModelRun) -> Iterator[str]:
     if model.error:
         yield f"{code_span(model.name)}: {as_prose(model.error)} *Hint:* {as_prose(model.hint)}"
     for one in model.artifacts:
-        if one.state != "passed":
-            yield f"{_name(model, one.name)}: {as_prose(one.reason or 'no reason is on record')}"
+        if one.state is not Outcome.PASSED:
+            yield f"{_name(model, one.name)}: {as_prose(one.reason or 'no reason was recorded')}"
     for breach in model.breaches:
-        told = f" ({code_span(str(breach.told), cell=False)})" if breach.told else ""
-        yield f"{_name(model, breach.artifact)}: {as_prose(breach.message)}{told}"
+        place = f" ({code_span(str(breach.told), cell=False)})" if breach.told else ""
+        yield f"{_name(model, breach.artifact)}: {as_prose(breach.message)}{place}"
 
 
 def _fold_warnings(record: RunRecord) -> list[str]:
@@ -158,9 +138,9 @@ def artifact_table(models: Sequence[ModelRun]) -> list[str]:
 
 
 def _model_rows(model: ModelRun) -> Iterator[tuple[str, ...]]:
-    seconds = "" if model.state == "not-run" else f"{model.seconds:.1f}"
+    seconds = "" if model.state is Outcome.SKIPPED else f"{model.seconds:.1f}"
     if not model.artifacts:
-        yield (code_span(model.name), "", _STATE_TEXTS[model.state], "", "", "", seconds)
+        yield (code_span(model.name), "", OUTCOME_MARKS[model.state], "", "", "", seconds)
     for number, one in enumerate(model.artifacts):
         first = number == 0
         yield (code_span(model.name), *_artifact_cells(one, model), seconds if first else "")
@@ -168,7 +148,7 @@ def _model_rows(model: ModelRun) -> Iterator[tuple[str, ...]]:
 
 def _artifact_cells(one: ArtifactRun, model: ModelRun) -> tuple[str, ...]:
     broken = any(breach.artifact == one.name for breach in model.breaches)
-    state = f"{_STATE_TEXTS[one.state]}{', ❌ **gate**' if broken else ''}"
+    state = f"{OUTCOME_MARKS[one.state]}{', ❌ **gate broken**' if broken else ''}"
     sqnr = "exact" if one.exact else figure_text(one.sqnr, ".1f")
     known = one.size > 0
     return (
@@ -203,11 +183,11 @@ def _base_lines(regression: Regression | None) -> list[str]:
     """Name the base run, and what makes the runs hard to compare."""
     if regression is None:
         return []
-    told = (
-        f"{count_text(regression.compared, 'measure')} beside those of {code_span(regression.base)}"
+    text = (
+        f"{count_text(regression.compared, 'measure')} compared with {code_span(regression.base)}"
     )
     more = (*regression.notes, *regression.left_out)
-    return [told, "", *(f"- {as_prose(line)}" for line in more)]
+    return [text, "", *(f"- {as_prose(line)}" for line in more)]
 
 
 def _name(model: ModelRun, artifact: str) -> str:
@@ -227,7 +207,7 @@ def write_comment(record: RunRecord, *, link: str = "") -> str:
     regression = record.regression
     blocks = [
         MarkdownBlock("summary", [run_headline(record), ""]),
-        MarkdownBlock("reasons", add_title("Why", _first_lines(reason_lines(record)))),
+        MarkdownBlock("reasons", add_title("Reasons", _first_lines(reason_lines(record)))),
         MarkdownBlock(
             "worse", add_title("Worse than the base", change_table(regression, Change.WORSE))
         ),
@@ -242,11 +222,11 @@ def write_comment(record: RunRecord, *, link: str = "") -> str:
     )
 
 
-def refusal_comment(error: ModelcError, *, link: str = "") -> str:
+def error_comment(error: ModelcError, *, link: str = "") -> str:
     """Render the comment of a run that did not start."""
     blocks = [
-        MarkdownBlock("summary", [refusal_headline(error), ""]),
-        MarkdownBlock("reasons", add_title("Why", _first_lines(refusal_reasons(error)))),
+        MarkdownBlock("summary", [error_headline(error), ""]),
+        MarkdownBlock("reasons", add_title("Reasons", _first_lines(error_lines(error)))),
         _link_block(link),
     ]
     return fit_blocks(

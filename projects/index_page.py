@@ -17,25 +17,17 @@ from ..reports.html_page import make_page
 from ..reports.html_verdicts import pill
 from ..reports.markup import Child, Markup, card_table, join, table_tag, tag
 from ..reports.report_formats import ReportFormat, find_format
-from ..reports.result_rows import Outcome, make_rows
-from ..reports.summary import SUMMARY_HEAD, WORST_FIRST, SummaryLine, summary_lines
+from ..reports.result_rows import WORST_FIRST, Outcome, make_rows
+from ..reports.summary import SUMMARY_HEAD, SummaryLine, summary_lines
 from ..reports.text_format import count_text, day_text, seconds_text
-from .project_records import Regression
+from .project_records import NOT_STARTED, Regression
 from .project_results import ProjectResults, read_results
 from .run_record import ArtifactRun, ModelRun, folder_errors, is_unchanged
 
 INDEX_FILE = "index.html"
-_INDEX_OUTCOMES = {
-    "passed": Outcome.PASSED,
-    "failed": Outcome.REJECTED,
-    "error": Outcome.FAILED,
-    "pending": Outcome.PENDING,
-    "not-run": Outcome.PENDING,
-}
-_JUDGED_STATES = ("passed", "failed")
 _GATE_TEXT = "gate broken"
 _NEWER_TEXT = "changed since"
-_REPLACED_TEXT = "it was replaced after the run: modelc run judges it again"
+_REPLACED_TEXT = "replaced after the run; modelc run validates it again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +101,8 @@ def render_index(results: ProjectResults) -> str:
     said = " · ".join([*parts, f"modelc {record.modelc}"])
     sections: list[tuple[str, str, Child]] = [
         ("summary", "All artifacts", _index_summary(lines) if lines else None),
-        ("reasons", "Why not", _reason_list(lines)),
-        ("regression", "Beside the base", _regression_table(record.regression)),
+        ("reasons", "Reasons", _reason_list(lines)),
+        ("regression", "Changes from the base", _regression_table(record.regression)),
         ("environment", "Versions", _version_table(list(results.manifests.values()))),
     ]
     return make_page(results.folder.resolve().name, said, _index_banner(lines, results), sections)
@@ -125,14 +117,12 @@ def index_lines(results: ProjectResults) -> list[IndexLine]:
 def _model_lines(end: ModelRun, results: ProjectResults) -> Iterator[IndexLine]:
     """Yield a line per artifact of a model, or a single line if the model stopped."""
     manifest = results.manifests.get(end.name)
-    if manifest is None or end.error or end.state == "not-run":
-        outcome = _INDEX_OUTCOMES.get(end.state, Outcome.FAILED)
-        unrun = end.state == "not-run"
-        reason = "the run did not come to it" if unrun else end.error or "its record is gone"
-        outcome = outcome if unrun or end.error else Outcome.FAILED
+    skipped = end.state is Outcome.SKIPPED
+    if manifest is None or end.error or skipped:
+        reason = NOT_STARTED if skipped else end.error or "its manifest is missing"
+        outcome = Outcome.SKIPPED if skipped else Outcome.FAILED
         line = SummaryLine(name="-", place=0, outcome=outcome)
-        said = "not run" if unrun else "stopped" if end.error else ""
-        yield IndexLine(model=end.name, line=line, linked=False, said=said, reason=reason)
+        yield IndexLine(model=end.name, line=line, linked=False, reason=reason)
         return
     yield from _artifact_lines(end, manifest)
 
@@ -173,12 +163,12 @@ def _artifact_lines(end: ModelRun, manifest: Manifest) -> Iterator[IndexLine]:
 
 def _is_of_run(artifact: Artifact, end: ArtifactRun) -> bool:
     """Whether the recorded artifact is the result of the run; a failed step has none."""
-    return end.state in _JUDGED_STATES and is_unchanged(artifact, end)
+    return end.state in (Outcome.PASSED, Outcome.REJECTED) and is_unchanged(artifact, end)
 
 
 def _line_without_record(model: str, one: ArtifactRun) -> IndexLine:
     """Make the line of an artifact that the folder no longer records."""
-    outcome, said, reason = _INDEX_OUTCOMES.get(one.state, Outcome.FAILED), "", one.reason
+    outcome, said, reason = one.state, "", one.reason
     if outcome is Outcome.PASSED:
         outcome, said, reason = Outcome.FAILED, _NEWER_TEXT, _REPLACED_TEXT
     line = SummaryLine(name=one.name, place=0, outcome=outcome)
@@ -200,24 +190,26 @@ def _index_banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup
         for value, label, kind in numbers
     ]
     word = "worse" if worse and found[Outcome.PASSED] == len(lines) else ""
-    telling = tag("p", pill(state, word), " ", _index_answer(found, worse), class_="answer")
-    return tag("div", telling, tag("div", tiles, class_="tiles"), class_=f"banner {state}")
+    answer = tag("p", pill(state, word), " ", _index_answer(found, worse), class_="answer")
+    return tag("div", answer, tag("div", tiles, class_="tiles"), class_=f"banner {state}")
 
 
 def _index_answer(found: Counter[Outcome], worse: int) -> str:
     """Return whether the project may be deployed; `worse` counts regressions from the base."""
     good, total = found[Outcome.PASSED], found.total()
     if not total:
-        told = "No: the run made and judged nothing."
+        answer = "No: the run built no artifact."
     elif good == total:
         what = "the one artifact" if total == 1 else f"all {total} artifacts"
         each = "" if total == 1 else "each "
-        told = f"Yes: {what} may be deployed, {each}within its domain."
+        answer = f"Yes: {what} may be deployed, {each}within its domain."
     elif good:
-        told = f"In part: {good} of {total} artifacts may be deployed; what may not stands first."
+        answer = (
+            f"In part: {good} of {total} artifacts may be deployed; the others are listed first."
+        )
     else:
-        told = f"No: none of {count_text(total, 'artifact')} may be deployed."
-    return f"{told} {count_text(worse, 'measure')} worse than the base." if worse else told
+        answer = f"No: none of {count_text(total, 'artifact')} may be deployed."
+    return f"{answer} {count_text(worse, 'measure')} worse than the base." if worse else answer
 
 
 def _index_summary(lines: Sequence[IndexLine]) -> Markup:
@@ -235,12 +227,12 @@ def _name_cell(one: IndexLine) -> Child:
 
 def _reason_list(lines: Sequence[IndexLine]) -> Markup | None:
     rows = [
-        (_name_cell(one), one.line.name, one.reason or "no reason is on record")
+        (_name_cell(one), one.line.name, one.reason or "no reason was recorded")
         for one in lines
         if one.line.outcome is not Outcome.PASSED
     ]
-    return table_tag("Why artifacts may not be deployed", "model", "artifact", "why", rows=rows) \
-        if rows else None  # fmt: skip
+    caption = "Why artifacts may not be deployed"
+    return table_tag(caption, "model", "artifact", "reason", rows=rows) if rows else None
 
 
 def _regression_table(regression: Regression | None) -> Markup | None:
@@ -258,11 +250,11 @@ def _regression_table(regression: Regression | None) -> Markup | None:
         )
         for one in regression.changed
     ]
-    told = f"{count_text(regression.compared, 'measure')} beside {regression.base}"
+    text = f"{count_text(regression.compared, 'measure')} compared with {regression.base}"
     notes = [tag("p", text, class_="note") for text in (*regression.notes, *regression.left_out)]
     head = ("artifact", "measure", ">base", ">now", "change", "why")
     drawn = table_tag("Changes from the base", *head, rows=rows) if rows else None
-    return join([tag("p", told, class_="quiet"), drawn, *notes])
+    return join([tag("p", text, class_="quiet"), drawn, *notes])
 
 
 def _version_table(manifests: Sequence[Manifest]) -> Markup | None:

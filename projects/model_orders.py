@@ -89,11 +89,11 @@ def _make_orders(
     for name in names:
         if name not in known:
             faults.found.append(unknown_name_error("model", name, known or ["(none)"]))
-    if not known and ("models",) not in faults.refused:
+    if not known and ("models",) not in faults.rejected:
         file = settings.project.file
         faults.add(
-            f"{file} names no model",
-            hint="add [models.NAME] with its checkpoint and to",
+            f"{file} has no model",
+            hint="add [models.NAME] with checkpoint and to",
             code=ErrorCode.NOTHING_TO_DO,
         )
     run = settings.run
@@ -135,30 +135,30 @@ class _OrderMaker:
         """Return the order with its plan; None if there are errors, which are added to `faults`."""
         before = len(faults.found)
         unsaid = [name for name in ("checkpoint", "to") if (name,) not in self.said]
-        lacking = [name for name in unsaid if not faults.is_refused(self.model.name, name)]
+        lacking = [name for name in unsaid if not faults.is_rejected(self.model.name, name)]
         for name in lacking:
             hint = f"add a line: {name} = ..."
             faults.add(f"{name} is missing", hint=hint, place=self.model.place)
         check_paths(self.said.values(), faults)
-        if unsaid or self._is_refused("precision", faults) or len(faults.found) > before:
+        if unsaid or self._is_rejected("precision", faults) or len(faults.found) > before:
             return None
         try:
             made = self._make()
         except ModelcError as error:
-            if not any(self._is_refused(name, faults) for name in error.options):
+            if not any(self._is_rejected(name, faults) for name in error.options):
                 places = self._places()
                 faults.keep(error, place_for(error, places))
             return None
         artifacts = [step.name for step in made.plan if step.asked]
-        measures = made.order.measuring is not None or self._is_refused("data", faults)
+        measures = made.order.measuring is not None or self._is_rejected("data", faults)
         check_gates(self.said.values(), artifacts, faults, measures=measures)
         return made if len(faults.found) == before else None
 
-    def _is_refused(self, name: str, faults: Faults) -> bool:
+    def _is_rejected(self, name: str, faults: Faults) -> bool:
         """Whether a setting is missing because its value was rejected."""
         said = self.said.get((name,))
         here = said is not None and said.layer is not SettingLayer.BUILT_IN
-        return not here and faults.is_refused(self.model.name, name)
+        return not here and faults.is_rejected(self.model.name, name)
 
     def _make(self) -> ModelOrder:
         """Return the order without shared settings that have no effect on this model.
@@ -173,7 +173,7 @@ class _OrderMaker:
                 unused = self._find_unused(error)
                 if unused is None:
                     raise
-                self.unused.append(f"{unused.name} ({unused.told}): {error.message}")
+                self.unused.append(f"{unused.name} ({unused.place}): {error.message}")
                 del self.said[unused.path]
 
     def _find_unused(self, error: UsageError) -> Setting | None:
@@ -211,8 +211,8 @@ class _OrderMaker:
         if order.settings and not takes:
             name = next(key.name for key in ENGINE_KEYS if (key.name,) in self.said)
             raise UsageError(
-                f"--{name} has no effect: nothing in `to` takes it",
-                hint="leave it out",
+                f"--{name} has no effect on the formats in `to`",
+                hint="remove it",
                 option=name,
                 code=ErrorCode.NO_EFFECT,
             )
@@ -220,7 +220,7 @@ class _OrderMaker:
     def _places(self) -> dict[str, Place]:
         """The place of each key, and that of the model under ""."""
         said = [one for one in self.said.values() if one.layer is not SettingLayer.BUILT_IN]
-        return {"": self.model.place, **{one.name: one.told.of(one.name) for one in said}}
+        return {"": self.model.place, **{one.name: one.place.of(one.name) for one in said}}
 
 
 def make_model_order(

@@ -44,13 +44,13 @@ def split_faults(error: ModelcError) -> tuple[ModelcError, ...]:
 class Faults:
     """Collects faults, so that one does not hide the next.
 
-    `refused` has the settings and tables that are invalid, as ("models", "digits", "to") or
+    `rejected` has the settings and tables that are invalid, as ("models", "digits", "to") or
     ("defaults",): their absence later is not another fault.
     """
 
     def __init__(self) -> None:
         self.found: list[ModelcError] = []
-        self.refused: set[KeyPath] = set()
+        self.rejected: set[KeyPath] = set()
 
     @contextmanager
     def at(self, place: Place) -> Iterator[None]:
@@ -61,18 +61,18 @@ class Faults:
             self.keep(error, place)
 
     @contextmanager
-    def note_refusal(self, setting: KeyPath) -> Iterator[None]:
+    def record_rejection(self, setting: KeyPath) -> Iterator[None]:
         """Note a setting whose value the block rejects."""
         try:
             yield
         except ModelcError:
-            self.refused.add(setting)
+            self.rejected.add(setting)
             raise
 
-    def is_refused(self, model: str, key: str) -> bool:
+    def is_rejected(self, model: str, key: str) -> bool:
         """Whether a key of a model or of the defaults, or its table, is invalid."""
         paths = (("models", model, key), ("defaults", key))
-        return any(path[:size] in self.refused for path in paths for size in (1, 2, 3))
+        return any(path[:size] in self.rejected for path in paths for size in (1, 2, 3))
 
     def keep(self, error: ModelcError, place: Place) -> None:
         """Keep an error at this place."""
@@ -169,11 +169,11 @@ def _check_filled(one: Setting, text: str, faults: Faults) -> None:
         left = ", ".join(open_sizes(text))
     if left:
         faults.add(
-            f"still to be filled in: {left}",
-            place=one.told.of(one.name),
-            hint="put in what holds for your model"
+            f"placeholder to replace: {left}",
+            place=one.place.of(one.name),
+            hint="write the sizes of your model"
             if left != FACTORY_FORM
-            else "name the function or class that builds the module, as nets.resnet:build",
+            else "write the function or class that builds the module, as nets.resnet:build",
         )
 
 
@@ -190,15 +190,15 @@ def _check_exists(one: Setting, path: Path, faults: Faults) -> None:
     except OSError:  # a name that is too long, a folder that may not be read
         names = []
     near = difflib.get_close_matches(path.name, names, n=1)
-    hint = f"did you mean {path.parent / near[0]}?" if near else f"put it there, or mend {one.name}"
+    hint = f"did you mean {path.parent / near[0]}?" if near else f"create it, or correct {one.name}"
     faults.add(
-        f"there is no {path}", hint=hint, place=one.told.of(one.name), code=ErrorCode.NOT_FOUND
+        f"{path} does not exist", hint=hint, place=one.place.of(one.name), code=ErrorCode.NOT_FOUND
     )
 
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DEVICE_NAMES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)  # Windows opens these
-_NAME_HINT = "use letters, digits, '-', '_' and '.', 64 at most, a letter or digit first"
+_NAME_HINT = "use up to 64 letters, digits, '-', '_' and '.'; start with a letter or digit"
 
 
 def check_names(names: Iterable[str], place: Callable[[str], Place], faults: Faults) -> None:
@@ -208,11 +208,11 @@ def check_names(names: Iterable[str], place: Callable[[str], Place], faults: Fau
         why = _name_fault(name)
         twin = seen.setdefault(name.lower(), name)
         if why:
-            text = f"the model's name {name[:80]!r} {why}"
+            text = f"the name of the model {name[:80]!r} {why}"
             faults.add(text, hint=_NAME_HINT, place=place(name), code=ErrorCode.INVALID_VALUE)
         elif twin != name:
             faults.add(
-                f"{name} and {twin} are one folder where case does not count",
+                f"{name} and {twin} are the same folder on file systems that ignore case",
                 hint="rename one of them",
                 place=place(name),
                 code=ErrorCode.SAME_FILE,
@@ -221,10 +221,10 @@ def check_names(names: Iterable[str], place: Callable[[str], Place], faults: Fau
 
 def _name_fault(name: str) -> str:
     if not _MODEL_NAME.fullmatch(name) or name.endswith("."):
-        return "is no name of a folder on every system"
+        return "is not a valid folder name on every system"
     if _DEVICE_NAMES.fullmatch(name):
-        return "is a device's on Windows"
-    return "is a key's" if name in RESERVED_NAMES else ""
+        return "is a device on Windows"
+    return "is the name of a key" if name in RESERVED_NAMES else ""
 
 
 def make_model_name(text: str) -> str:
@@ -256,7 +256,7 @@ def _make_gate(pattern: str, limits: Mapping[str, Setting]) -> Gate:
         max_drop=None if drop is None else parse_drop(str(drop.value)),
         max_size=None if size is None else int(str(size.value)),
         max_latency_ratio=None if ratio is None else float(str(ratio.value)),
-        told={name.replace("-", "_"): one.told for name, one in limits.items()},
+        places={name.replace("-", "_"): one.place for name, one in limits.items()},
     )
 
 
@@ -267,11 +267,11 @@ def check_gates(
     for one in said:
         if one.path[0] != GATES:
             continue
-        place = one.told.of(one.name)
+        place = one.place.of(one.name)
         if one.path[-1] == "max-drop" and not measures:
             faults.add(
-                "nothing is measured without data",
-                hint="add data, or leave it out",
+                "max-drop has no effect without data",
+                hint="add data, or remove it",
                 place=place,
                 code=ErrorCode.NO_EFFECT,
             )
@@ -292,10 +292,10 @@ def _check_pattern(one: Setting, artifacts: Sequence[str], faults: Faults) -> No
         return
     near = difflib.get_close_matches(pattern, artifacts, n=1)
     faults.add(
-        f"it is for none of {', '.join(artifacts)}",
+        f"it matches no artifact: {', '.join(artifacts)}",
         code=ErrorCode.NO_EFFECT,
-        place=one.told.of(one.name),
+        place=one.place.of(one.name),
         hint=f"did you mean {near[0]!r}?"
         if near
-        else "write an artifact's name or a pattern, as *-int8",
+        else "write the name of an artifact, or a pattern as *-int8",
     )

@@ -57,25 +57,23 @@ def read_project_leniently(path: Path, faults: Faults) -> Project:
 
 
 def _read_text(path: Path) -> str:
-    hint = "write one with modelc init CHECKPOINT, or name another with --file"
+    hint = "create one with modelc init CHECKPOINT, or pass another with --file"
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_BYTES + 1)
         text = raw.decode("utf-8")
     except FileNotFoundError:
-        raise UsageError(f"there is no {path}", hint=hint, code=ErrorCode.NOT_FOUND) from None
+        raise UsageError(f"{path} does not exist", hint=hint, code=ErrorCode.NOT_FOUND) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
         raise UsageError(
             f"{path} is not UTF-8: {first_line(error)}",
-            hint="save it so",
+            hint="save it as UTF-8",
             code=ErrorCode.CORRUPT_FILE,
         ) from error
     if len(raw) > _MAX_BYTES:
-        raise UsageError(
-            f"{path} is larger than {_MAX_BYTES} bytes, which no project is", hint="split it"
-        )
+        raise UsageError(f"{path} is larger than {_MAX_BYTES} bytes", hint="split the project")
     return text.replace("\r\n", "\n")
 
 
@@ -84,7 +82,7 @@ def _parse_toml(text: str, path: Path) -> dict[str, object]:
         head = line.partition("=")[0].strip()
         if not head.startswith("#") and head.count(".") > _MAX_DEPTH:
             place = Place(file=str(path), line=number)
-            _raise_at(place, f"a key of more than {_MAX_DEPTH} parts")
+            _raise_at(place, f"a key has more than {_MAX_DEPTH} parts")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -98,7 +96,7 @@ def _parse_toml(text: str, path: Path) -> dict[str, object]:
 def _raise_at(place: Place, message: str, cause: Exception | None = None) -> NoReturn:
     raise UsageError(
         message,
-        hint="correct the line; texts need quotes",
+        hint="correct the line; strings need quotes",
         place=place,
         code=ErrorCode.CORRUPT_FILE,
     ) from cause
@@ -118,11 +116,11 @@ class _ProjectReader:
             if name == "model" and isinstance(found, dict):
                 self.faults.add(
                     f"unknown table {name!r}",
-                    hint="a model's table is [models.NAME]",
+                    hint="the table of a model is [models.NAME]",
                     code=ErrorCode.UNKNOWN_NAME,
                     place=self.place((name,)),
                 )
-                self.faults.refused.add(("models",))
+                self.faults.rejected.add(("models",))
             elif name not in TOP_LEVEL:
                 self._unknown((name,), TOP_LEVEL)
         models = self._table(tables, ("models",))
@@ -155,12 +153,12 @@ class _ProjectReader:
             return found
         name = ".".join(path)
         self.faults.add(
-            f"{name} is no table",
-            hint=f"write [{name}] in a line of its own",
+            f"{name} is not a table",
+            hint=f"write [{name}] on its own line",
             code=ErrorCode.INVALID_VALUE,
             place=self.place(path),
         )
-        self.faults.refused.add(path)
+        self.faults.rejected.add(path)
         return {}
 
     def _settings(
@@ -190,7 +188,7 @@ class _ProjectReader:
                 self._unknown(path, known if under else (*known, *TABLES))
                 continue
             place = self.place(path)
-            with self.faults.at(place.of(name)), self.faults.note_refusal(path):
+            with self.faults.at(place.of(name)), self.faults.record_rejection(path):
                 value = parse_value(known[name], raw, self.path.parent)
                 yield _make_setting((*under, name), value, at, place)
 
@@ -223,15 +221,15 @@ class _ProjectReader:
             code=ErrorCode.UNKNOWN_NAME,
         )
         if name in MODEL_KEYS:  # valid in a model's table only
-            self.faults.refused.add(("defaults", name))
+            self.faults.rejected.add(("defaults", name))
         elif name not in RESERVED_NAMES:
-            self.faults.refused.update((*path[:-1], meant) for meant in _nearest_key(name, known))
+            self.faults.rejected.update((*path[:-1], meant) for meant in _nearest_key(name, known))
 
 
 def _make_setting(path: KeyPath, value: Value, at: KeyPath, place: Place) -> Setting:
     """Make a setting of the table `at`; it is shared unless the table is of one model."""
     own = at[:1] == ("models",)
-    return Setting(path=path, value=value, layer=SettingLayer.FILE, told=place, shared=not own)
+    return Setting(path=path, value=value, layer=SettingLayer.FILE, place=place, shared=not own)
 
 
 def parse_limit_texts(texts: Collection[str]) -> Iterator[tuple[str, str, float]]:
@@ -252,15 +250,19 @@ def unknown_key_hint(name: str, known: Collection[str]) -> str:
     if name in known:
         return f"write {name}"
     if name in MODEL_KEYS or name in TABLES:
-        other = " or in [defaults]" if name in DEFAULT_KEYS or name in TABLES else ", one for each"
+        other = (
+            " or in [defaults]"
+            if name in DEFAULT_KEYS or name in TABLES
+            else ", as each model has its own"
+        )
         return f"{name} belongs in [models.NAME]{other}"
     if name in RUN_KEYS:
-        return f"{name} is of the whole run: write it above the first table"
+        return f"{name} is a setting of the run: write it above the first table"
     for table, keys in ((GATES, GATE_KEYS), (TOLERANCE, LIMIT_KEYS)):
         if name in keys:
             return f"{name} belongs in [models.NAME.{table}] or in [defaults.{table}]"
     near = _nearest_key(name, known)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    return f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
 
 
 def _nearest_key(name: str, known: Collection[str]) -> list[str]:

@@ -35,7 +35,7 @@ class SettingLayer(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting; `told` is its place: `modelc.toml:12 [models.digits]`, `--set`, ...
+    """One setting; `place` is where it comes from: `modelc.toml:12 [models.digits]`, `--set`, ...
 
     A `shared` setting applies to all models.
     """
@@ -43,7 +43,7 @@ class Setting:
     path: KeyPath
     value: Value
     layer: SettingLayer
-    told: Place
+    place: Place
     shared: bool = False
 
     @property
@@ -105,14 +105,14 @@ class Gate:
     """Limits of artifacts whose name matches `pattern`; None is no limit.
 
     `max_drop` is a share as in `--max-drop`, `max_size` is in bytes of all files that ship, and
-    `max_latency_ratio` is relative to the FP32 parent. `told` has the place of each limit by field.
+    `max_latency_ratio` is relative to the FP32 parent. `places` says where each is set.
     """
 
     pattern: str = ALL_ARTIFACTS
     max_drop: float | None = None
     max_size: int | None = None
     max_latency_ratio: float | None = None
-    told: Mapping[str, Place] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
 
     def over(self, other: Gate) -> Gate:
         """Combine two gates: the limits of this one, else those of the other."""
@@ -123,7 +123,7 @@ class Gate:
             max_latency_ratio=other.max_latency_ratio
             if self.max_latency_ratio is None
             else self.max_latency_ratio,
-            told={**other.told, **self.told},
+            places={**other.places, **self.places},
         )
 
 
@@ -190,7 +190,7 @@ def _gate_breaches(artifact: Artifact, gate: Gate) -> list[Breach]:
             artifact=artifact.name,
             gate=name,
             message=message,
-            told=gate.told.get(name.replace("-", "_")),
+            told=gate.places.get(name.replace("-", "_")),
         )
         for name, message in checks.items()
         if message
@@ -200,7 +200,7 @@ def _gate_breaches(artifact: Artifact, gate: Gate) -> list[Breach]:
 def _size_breach(artifact: Artifact, gate: Gate) -> str:
     if gate.max_size is None or artifact.size <= gate.max_size:
         return ""
-    return f"{size_text(artifact.size)}, and max-size is {size_text(gate.max_size)}"
+    return f"{size_text(artifact.size)} > max-size {size_text(gate.max_size)}"
 
 
 def _drop_breach(artifact: Artifact, gate: Gate) -> str:
@@ -208,10 +208,10 @@ def _drop_breach(artifact: Artifact, gate: Gate) -> str:
         return ""
     found = artifact.accuracy
     if found is None:
-        return "nothing was measured on labelled data, and there is a max-drop"
+        return "max-drop is set, but accuracy was not measured"
     if found.drop <= gate.max_drop:
         return ""
-    return f"{found.metric} drops by {found.drop:.2%}, and max-drop is {gate.max_drop:.2%}"
+    return f"{found.metric} drops by {found.drop:.2%} > max-drop {gate.max_drop:.2%}"
 
 
 def _latency_breach(artifact: Artifact, gate: Gate) -> str:
@@ -220,17 +220,18 @@ def _latency_breach(artifact: Artifact, gate: Gate) -> str:
     if most is None or (found is None and artifact.precision is Precision.FP32):
         return ""
     if found is None:
-        return "its latency was not measured, and there is a max-latency-ratio"
+        return "max-latency-ratio is set, but latency was not measured"
     ratio = found.milliseconds / found.parent
     if ratio <= most:
         return ""
     return (
-        f"{found.milliseconds:.3g} ms is {ratio:.2f} of its fp32 parent's {found.parent:.3g} ms, "
-        f"and max-latency-ratio is {most:g}"
+        f"{found.milliseconds:.3g} ms is {ratio:.2f} x the {found.parent:.3g} ms of its fp32 "
+        f"parent > max-latency-ratio {most:g}"
     )
 
 
-BREACH_EXIT_CODE = 1  # as a verdict that failed
+BREACH_EXIT_CODE = 1  # as of a rejected artifact
+NOT_STARTED = "not started, as an earlier model failed"  # why a model was skipped
 
 
 @dataclass(frozen=True, kw_only=True)

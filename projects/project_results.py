@@ -16,7 +16,7 @@ from ..reports.comparison import Change, ComparedRun, Comparison, Measure, compa
 from ..reports.result_rows import Outcome
 from ..reports.text_format import count_text
 from .model_orders import PlannedProject
-from .project_records import MeasureChange, ModelOrder, ModelOutcome, Regression
+from .project_records import NOT_STARTED, MeasureChange, ModelOrder, ModelOutcome, Regression
 from .run_record import RUN_FILE, RunRecord, make_record, read_record
 
 
@@ -54,8 +54,8 @@ def read_results(folder: Path) -> ProjectResults:
         record = read_record((folder / RUN_FILE).read_bytes())
     except ValueError as error:
         raise UsageError(
-            f"{folder / RUN_FILE} is no record of modelc run: {first_line(error)}",
-            hint="give the `out` folder of modelc run",
+            f"{folder / RUN_FILE} is not a record of modelc run: {first_line(error)}",
+            hint="pass the `out` folder of modelc run",
             code=ErrorCode.CORRUPT_FILE,
         ) from error
     manifests = {
@@ -120,14 +120,14 @@ def _pair_manifests(before: Manifest | None, after: Manifest | None) -> tuple[Ma
     """Return both manifests; replace a missing one by the other's without artifacts."""
     known = before or after
     if known is None:
-        raise ValueError("a model of neither run")
+        raise ValueError("no run has the model")
     bare = replace(known, artifacts=(), verdicts=(), failures=(), pending=(), localisations=())
     return before or bare, after or bare
 
 
 _BASE_HINT = (
-    "give the `out` folder of a run on the base branch, or its run.json; where there is none yet, "
-    "leave --fail-on-regression out"
+    "pass the `out` folder of a run on the base branch, or its run.json; without one, remove "
+    "--fail-on-regression"
 )
 _VERDICT_MEASURE = "verdict"
 
@@ -167,7 +167,7 @@ def read_base(path: Path) -> BaseRun:
     folder = path.parent if path.name == RUN_FILE else path
     if not folder.is_dir() or (path != folder and not path.is_file()):
         raise UsageError(
-            f"--fail-on-regression {path}: there is no run",
+            f"--fail-on-regression {path} does not exist",
             hint=_BASE_HINT,
             option="fail-on-regression",
             code=ErrorCode.NOT_FOUND,
@@ -179,7 +179,7 @@ def read_base(path: Path) -> BaseRun:
             found[place.name] = manifest
     if not found:
         raise UsageError(
-            f"--fail-on-regression {path}: no model has a record there",
+            f"--fail-on-regression {path} contains no model with a manifest",
             hint=_BASE_HINT,
             option="fail-on-regression",
             code=ErrorCode.NO_MANIFEST,
@@ -210,7 +210,7 @@ def find_regression(
         if before is None:
             changed.append(_model_change(one.name, before="none", after="new"))
         elif not one.started:
-            left_out.append(f"{one.name}: the run did not come to it")
+            left_out.append(f"{one.name}: {NOT_STARTED}")
         else:
             measures = tuple(_compare_model(before, one, parts, latency=latency))
             compared += len(measures)
@@ -218,9 +218,9 @@ def find_regression(
             notes |= dict.fromkeys(_comparison_notes(before, one))
     for name in base.manifests:
         if name not in parts.models:
-            changed.append(_model_change(name, before="there", after="no longer declared"))
+            changed.append(_model_change(name, before="declared", after="no longer declared"))
         elif name not in parts.made:
-            left_out.append(f"{name}: not asked for in this run")
+            left_out.append(f"{name}: not part of this run")
     return Regression(
         base=str(base.path),
         changed=tuple(changed),

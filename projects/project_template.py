@@ -77,8 +77,8 @@ def create_project(  # noqa: PLR0913 - the options of `modelc init`
     """
     if file.exists() and not force:
         raise UsageError(
-            f"{file} is there",
-            hint="name another with -o, or add --force",
+            f"{file} exists",
+            hint="pass another file with -o, or add --force",
             code=ErrorCode.FILE_EXISTS,
         )
     if model_args and model is None:
@@ -107,7 +107,7 @@ def create_project(  # noqa: PLR0913 - the options of `modelc init`
     except OSError as error:
         raise UsageError(
             f"cannot write {file}: {error.strerror}",
-            hint="give another -o",
+            hint="pass another file with -o",
             code=ErrorCode.NOT_WRITABLE,
         ) from error
     edits = tuple(_find_edits(text))
@@ -251,8 +251,8 @@ def _quote(text: str) -> str:
     """Quote a text as a TOML string."""
     if any("\ud800" <= c <= "\udfff" for c in text):  # bytes of a name that is not UTF-8
         raise UsageError(
-            f"{text!r} is no text that TOML can hold",
-            hint="rename it",
+            f"{text!r} cannot be written in TOML",
+            hint="rename the file",
             code=ErrorCode.INVALID_VALUE,
         )
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')

@@ -127,7 +127,7 @@ def _reuse_steps(
     except ModelcError as error:
         return _end_with_error(model, place_error(error, model.places), since)
     if taken.restored:
-        tell(Noted(text=f"{', '.join(taken.restored)}: from the cache"))
+        tell(Noted(text=f"{', '.join(taken.restored)}: reused from the cache"))
     if taken.again:
         tell(Noted(text=taken.again))
     return ReadyModel(
@@ -142,7 +142,7 @@ def _seconds_since(moment: float) -> float:
 def _end_unchanged(ready: ReadyModel) -> ModelOutcome:
     manifest = ready.taken.manifest
     if manifest is None:
-        raise RuntimeError(f"{ready.model.name}: nothing is left to make and there is no record")
+        raise RuntimeError(f"{ready.model.name}: no step is left, but there is no manifest")
     return ready.make_outcome(manifest, time.perf_counter() - ready.seconds)
 
 
@@ -240,7 +240,7 @@ def _report_bug(error: ChildBugError, logs: Path) -> ModelcError:
     logs.mkdir(parents=True, exist_ok=True)
     path = logs / "bug.log"
     path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-    return ModelcError(f"a bug of modelc: {error}", hint=f"please report {path}")
+    return ModelcError(f"bug in modelc: {error}", hint=f"report it with {path}")
 
 
 def _count_cores() -> int:

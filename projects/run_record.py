@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,18 +15,19 @@ from ..core.atomic_write import atomic_write
 from ..core.errors import ErrorCode, UsageError, first_line, is_file_name
 from ..core.manifest import Manifest
 from ..core.records import REJECTED_FOLDER, Artifact, joint_digest
-from ..core.verdict import State
 from ..pipeline.manifest_file import drop_signature, encode_json
 from ..pipeline.provenance.seals import seal_document
 from ..pipeline.provenance.signing import sign_record
+from ..reports.result_rows import Outcome, failure_outcome, verdict_outcome
 from ..reports.summary import list_shared_warnings, list_warnings
+from ..reports.text_format import count_text
 from .project_records import Breach, ModelOutcome, Regression, combine_exit_codes
 
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PrivateKey
 
 RUN_FILE = "run.json"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 REGRESSION_EXIT_CODE = 1  # same as for a failed verdict
 _RECORD_START = b'{\n "modelc": "'  # the start of every record of modelc
 
@@ -34,15 +36,14 @@ _RECORD_START = b'{\n "modelc": "'  # the start of every record of modelc
 class ArtifactRun:
     """One step of a model.
 
-    `state` is passed, failed, error or pending. `source` is made, kept (it was in the folder, or
-    would fail again), cache, or empty without an artifact. `size` is in bytes; `sqnr` is in dB on
-    the worst feed that counts, None if undefined or if the artifact equals eager. `notes` are
-    caveats apart from the verdict. `digest` covers all files except the debug sidecar, for `modelc
-    verify`.
+    `source` is made, kept (it was in the folder, or would fail again), cache, or empty without an
+    artifact. `size` is in bytes; `sqnr` is in dB on the worst feed that counts, None if undefined
+    or if the artifact equals eager. `notes` are caveats apart from the verdict. `digest` covers all
+    files except the debug sidecar, for `modelc verify`.
     """
 
     name: str
-    state: str
+    state: Outcome
     source: str
     size: int = 0
     sqnr: float | None = None
@@ -56,13 +57,13 @@ class ArtifactRun:
 class ModelRun:
     """One model.
 
-    `error` is what stopped it before its artifacts; `state` is passed, failed, error, pending or
-    not-run. `seconds` is the wall time of its own work. `notes` apply to all its artifacts.
+    `error` is what stopped it before its artifacts; a model that the run did not begin is skipped.
+    `seconds` is the wall time of its own work. `notes` apply to all its artifacts.
     """
 
     name: str
     folder: str
-    state: str
+    state: Outcome
     exit_code: int
     seconds: float
     error: str = ""
@@ -70,6 +71,11 @@ class ModelRun:
     artifacts: tuple[ArtifactRun, ...] = ()
     breaches: tuple[Breach, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Versioned:
+    schema_version: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +92,21 @@ class RunRecord:
     regression: Regression | None = None
     schema_version: int = SCHEMA_VERSION
     seal: str = ""  # must be last, as it covers the text before it
+
+
+def count_results(record: RunRecord) -> str:
+    """Count the artifacts by state, the models that stopped or were skipped, and broken gates."""
+    states = Counter(one.state for model in record.models for one in model.artifacts)
+    shown = (Outcome.PASSED, Outcome.REJECTED)
+    parts = [f"{states[one]} {one}" for one in Outcome if states[one] or one in shown]
+    of_all = f"of {count_text(len(record.models), 'model')}"
+    stopped = sum(bool(model.error) for model in record.models)
+    parts += [f"{stopped} {of_all} failed"] if stopped else []
+    skipped = sum(model.state is Outcome.SKIPPED for model in record.models)
+    parts += [f"{skipped} {of_all} skipped (--keep-going runs all)"] if skipped else []
+    breaches = sum(len(model.breaches) for model in record.models)
+    parts += [f"{count_text(breaches, 'gate')} broken"] if breaches else []
+    return ", ".join(parts)
 
 
 def make_record(
@@ -145,14 +166,17 @@ def read_record(text: bytes) -> RunRecord:
     """Decode the record of a run.
 
     Raises:
-        ValueError: the text is not a valid record.
+        ValueError: the text is not a valid record of this schema version.
     """
     import msgspec
 
+    version = msgspec.json.decode(text, type=_Versioned).schema_version
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"schema version {version}, not {SCHEMA_VERSION}")
     record = msgspec.json.decode(text, type=RunRecord)
     for one in record.models:
         if not _is_plain_name(one.name):
-            raise ValueError(f"{one.name[:40]!r} is no name of a model's folder")
+            raise ValueError(f"{one.name[:40]!r} is not a valid folder name")
     return record
 
 
@@ -172,8 +196,8 @@ def clear_record(folder: Path) -> None:
     forget_record(folder)
     if path.is_file():
         raise UsageError(
-            f"{path} is no record of modelc run",
-            hint="move it away, or give another folder with -o",
+            f"{path} is not a record of modelc run",
+            hint="move it, or pass another folder with -o",
             code=ErrorCode.FILE_EXISTS,
         )
     with folder_errors(folder):
@@ -206,7 +230,7 @@ def folder_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UsageError(
             f"cannot write to {folder}: {error.strerror or first_line(error)}",
-            hint="give a folder of your own with -o, with room on its disk",
+            hint="pass a writable folder with -o, on a disk with free space",
             code=ErrorCode.NOT_WRITABLE,
         ) from error
 
@@ -226,15 +250,15 @@ def _model_run(one: ModelOutcome) -> ModelRun:
     )
 
 
-def _model_state(one: ModelOutcome) -> str:
+def _model_state(one: ModelOutcome) -> Outcome:
     if not one.started:
-        return "not-run"
+        return Outcome.SKIPPED
     if one.error is not None:
-        return str(State.ERROR)
-    if one.exit_code == 0:
-        return str(State.PASSED)
+        return Outcome.FAILED
+    if one.exit_code in (0, 1):
+        return Outcome.REJECTED if one.exit_code else Outcome.PASSED
     waits = one.manifest is not None and one.manifest.pending and not one.manifest.failures
-    return "pending" if waits and one.exit_code != 1 else str(State.FAILED)
+    return Outcome.PENDING if waits else Outcome.FAILED
 
 
 def _artifact_runs(one: ModelOutcome, manifest: Manifest) -> list[ArtifactRun]:
@@ -247,19 +271,25 @@ def _artifact_run(name: str, one: ModelOutcome, manifest: Manifest) -> ArtifactR
     failure = next((f for f in manifest.failures if f.step == name), None)
     if failure is not None:
         source = "kept" if name in one.kept else ""
-        return ArtifactRun(name=name, state="error", source=source, reason=failure.message)
+        state = failure_outcome(failure)
+        return ArtifactRun(name=name, state=state, source=source, reason=failure.message)
     source = "" if artifact is None else _artifact_source(name, one)
     pending = next((p for p in manifest.pending if p.step == name), None)
     if pending is not None:
-        notes = pending.warnings
-        told = pending.reason
-        return ArtifactRun(name=name, state="pending", source=source, reason=told, notes=notes)
+        return ArtifactRun(
+            name=name,
+            state=Outcome.PENDING,
+            source=source,
+            reason=pending.reason,
+            notes=pending.warnings,
+        )
     verdict = None if artifact is None else manifest.verdict_of(artifact.name)
     if artifact is None or verdict is None:
-        return ArtifactRun(name=name, state="error", source=source, reason="nothing is on record")
+        reason = "the manifest has no verdict on it"
+        return ArtifactRun(name=name, state=Outcome.FAILED, source=source, reason=reason)
     return ArtifactRun(
         name=name,
-        state=str(verdict.state),
+        state=verdict_outcome(verdict),
         source=source,
         size=artifact.size,
         sqnr=None if verdict.is_excused else verdict.sqnr,

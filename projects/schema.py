@@ -30,18 +30,18 @@ def json_schema() -> dict[str, object]:
     model = _table_schema(MODEL_KEYS)
     model["required"] = ["checkpoint"]
     models = {
-        "description": "The models, each in a table of its name, which names its folder as well.",
+        "description": "The models: a table each, whose name is also that of the output folder.",
         "type": "object",
         "propertyNames": {"pattern": _NAME_PATTERN},
         "additionalProperties": model,
     }
-    defaults = {**_table_schema(DEFAULT_KEYS), "description": "What holds for every model."}
+    defaults = {**_table_schema(DEFAULT_KEYS), "description": "Settings of every model."}
     run = {name: _describe_key(key) for name, key in RUN_KEYS.items()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
         "title": "modelc.toml",
-        "description": "Models, the artifacts to make of them, and what these must keep to.",
+        "description": "Models, the artifacts to build of them, and their gates.",
         "type": "object",
         "additionalProperties": False,
         "properties": {**run, TOLERANCE: _limits_schema(), "defaults": defaults, "models": models},

@@ -13,7 +13,7 @@ from ..pipeline.option_values import check_drop, check_report
 SHARED_KEYS = tuple(one for one in OPTIONS if one.key)
 MODEL_KEYS = {  # `checkpoint` belongs to one model and is not valid in [defaults]
     "checkpoint": OptionSpec(
-        name="checkpoint", kind=ValueKind.PATH, help="Weights of the model: a file or a folder."
+        name="checkpoint", kind=ValueKind.PATH, help="Checkpoint of the model: a file or a folder."
     ),
     **{key.name: key for key in SHARED_KEYS},
 }
@@ -28,11 +28,11 @@ LIMIT_KEYS = {
     for key in (
         _limit(name="atol", least=0, help="Absolute tolerance."),
         _limit(name="rtol", least=0, help="Tolerance relative to the output's peak."),
-        _limit(name="min-sqnr", help="Least signal-to-noise ratio, in dB."),
+        _limit(name="min-sqnr", help="Minimum signal-to-noise ratio, in dB."),
         _limit(name="floor-factor", least=1,
-            help="Times eager's own distance from float64, for fp32."),
-        _limit(name="min-cosine", least=-1, most=1, help="Least cosine similarity."),
-        _limit(name="min-agreement", least=0, most=1, help="Least share of equal answers."),
+            help="Maximum multiple of the noise floor, for fp32."),
+        _limit(name="min-cosine", least=-1, most=1, help="Minimum cosine similarity."),
+        _limit(name="min-agreement", least=0, most=1, help="Minimum share of equal predictions."),
     )
 }  # fmt: skip
 GATE_KEYS = {
@@ -40,24 +40,24 @@ GATE_KEYS = {
     for key in (
         OptionSpec(
             name="max-drop", kind=ValueKind.DROP, check=check_drop,
-            help="The most that the metric on `data` may lose: 0.5% or 0.005.",
+            help="Maximum drop of the metric on `data`: 0.5% or 0.005.",
         ),
         OptionSpec(
             name="max-size", kind=ValueKind.SIZE,
-            help="The most bytes of all that ships of an artifact: 50 MB, 1 GiB.",
+            help="Maximum size of all files of an artifact that ship: 50 MB, 1 GiB.",
         ),
         OptionSpec(
             name="max-latency-ratio", kind=ValueKind.NUMBER, above=0,
-            help="The most that its latency may be of its FP32 parent's: 1.0 is as fast.",
+            help="Maximum latency relative to the FP32 parent: 1.0 is as fast.",
         ),
     )
 }  # fmt: skip
 GATES, TOLERANCE = "gates", "tolerance"
 TABLES = {
-    GATES: "What artifacts must keep to, or the run fails; sub-tables are for the artifacts of "
-    "their name or pattern, as onnx-int8 or *-int8.",
-    TOLERANCE: "Limits for all outputs, sub-tables for the output of their name; or a list of "
-    "texts as --tolerance takes them.",
+    GATES: "Limits that fail the run; sub-tables hold for artifacts of that name or pattern, as "
+    "onnx-int8 or *-int8.",
+    TOLERANCE: "Limits for all outputs, sub-tables for the output of that name; or a list of "
+    "strings, as for --tolerance.",
 }
 
 
@@ -71,23 +71,24 @@ class RunSettings:
 
     # fmt: off
     out: Path = option(
-        Path("out"), "out", "Folder of results; a model's are in out/NAME.", kind=ValueKind.PATH)
+        Path("out"), "out", "Folder of results, with a folder per model.", kind=ValueKind.PATH)
     jobs: int = option(
-        1, "jobs", "How many models run side by side.", kind=ValueKind.WHOLE, least=1, most=1024)
+        1, "jobs", "Number of models to build in "
+        "parallel.", kind=ValueKind.WHOLE, least=1, most=1024)
     memory: int | None = option(
-        None, "memory", "The most memory of all steps together: 8 GB.", kind=ValueKind.SIZE)
+        None, "memory", "Memory limit of all models together: 8 GB.", kind=ValueKind.SIZE)
     timeout: float | None = option(
-        None, "timeout", "The most time of one step: 10 min, 90 s.", kind=ValueKind.TIME)
-    keep_going: bool = switch("keep-going", "Begin further models when one has failed.")
+        None, "timeout", "Time limit of a step: 10 min, 90 s.", kind=ValueKind.TIME)
+    keep_going: bool = switch("keep-going", "Continue with the other models after a failure.")
     cache_dir: Path | None = option(
-        None, "cache-dir", "Folder of results that later runs may use again.", kind=ValueKind.PATH)
+        None, "cache-dir", "Folder of the cache of results.", kind=ValueKind.PATH)
     cache_limit: int | None = option(
         None, "cache-limit",
-        "The most that the cache may hold; the least recently used goes first.",
+        "Size limit of the cache; the least recently used results are removed first.",
         kind=ValueKind.SIZE)
     remote_cache: str | None = option(
         None, "remote-cache",
-        "A second cache that hosts share: a folder or an fsspec URL, as s3://bucket/dir.",
+        "Cache that several hosts share: a folder or an fsspec URL, as s3://bucket/dir.",
         kind=ValueKind.FOLDER)
     report: tuple[str, ...] = option(
         (), "report", "Reports to write for each model: html, md, junit, sarif, json.",

@@ -118,7 +118,7 @@ def _default_settings(keys: Mapping[str, OptionSpec], folder: Path) -> Iterator[
         if key.default is not None:
             value = str(folder / str(key.default)) if key.kind is ValueKind.PATH else key.default
             yield Setting(
-                path=(name,), value=value, layer=SettingLayer.BUILT_IN, told=Place(key="default")
+                path=(name,), value=value, layer=SettingLayer.BUILT_IN, place=Place(key="default")
             )
 
 
@@ -156,12 +156,16 @@ def _read_flags(project: Project, given: Overrides, faults: Faults) -> Iterator[
         with faults.at(Place(key=f"--set {text[:80]}")):
             model, path, value = _split_flag(text, project.models)
             if model is None and path == ("checkpoint",):
-                raise UsageError("each model has its own", hint="write --set NAME.checkpoint=PATH")
+                raise UsageError(
+                    "each model has its own checkpoint", hint="write --set NAME.checkpoint=PATH"
+                )
             if model is not None and path[:1] and path[0] in RUN_KEYS:
                 name = path[0]
-                raise UsageError(f"{name} is of the whole run", hint=f"write --set {name}={value}")
+                raise UsageError(
+                    f"{name} is a setting of the run", hint=f"write --set {name}={value}"
+                )
             table = ("defaults",) if model is None else ("models", model)
-            with faults.note_refusal((*table, *path)):
+            with faults.record_rejection((*table, *path)):
                 for said in _parse_setting(path, value, SettingLayer.FLAG, Place(key="--set")):
                     yield _Flag(model=model, said=replace(said, shared=model is None))
 
@@ -173,7 +177,7 @@ def _split_flag(text: str, models: Mapping[str, object]) -> tuple[str | None, Ke
         at = text.find("=", at + 1)
         if at < 0:
             raise UsageError(
-                "it is not KEY=VALUE",
+                "not KEY=VALUE",
                 hint="write --set seed=3 or digits.seed=3",
                 code=ErrorCode.INVALID_VALUE,
             )
@@ -202,7 +206,9 @@ def _parse_key_path(text: str) -> KeyPath:
     return tuple(parts)
 
 
-def _parse_setting(path: KeyPath, text: str, layer: SettingLayer, told: Place) -> Iterator[Setting]:
+def _parse_setting(
+    path: KeyPath, text: str, layer: SettingLayer, place: Place
+) -> Iterator[Setting]:
     """Parse the text of a setting; `tolerance` may hold several limits.
 
     Raises:
@@ -212,11 +218,11 @@ def _parse_setting(path: KeyPath, text: str, layer: SettingLayer, told: Place) -
         texts = parse_value_text(OptionSpec(name=TOLERANCE, many=True), text, _CURRENT_FOLDER)
         for output, name, value in parse_limit_texts(texts if isinstance(texts, tuple) else ()):
             under = (TOLERANCE, output, name) if output else (TOLERANCE, name)
-            yield Setting(path=under, value=value, layer=layer, told=told)
+            yield Setting(path=under, value=value, layer=layer, place=place)
         return
     key = _find_key(path)
     yield Setting(
-        path=path, value=parse_value_text(key, text, _CURRENT_FOLDER), layer=layer, told=told
+        path=path, value=parse_value_text(key, text, _CURRENT_FOLDER), layer=layer, place=place
     )
 
 
@@ -229,7 +235,7 @@ def _find_key(path: KeyPath) -> OptionSpec:
         name = format_key_path(path) or "(nothing)"
         hint = unknown_key_hint(path[-1] if path else "", known)
         if under is not None and len(path) not in depths:
-            hint = f"known are {', '.join(f'{path[0]}.{key}' for key in under)}"
+            hint = f"known keys: {', '.join(f'{path[0]}.{key}' for key in under)}"
         raise UsageError(f"unknown key {name}", hint=hint, code=ErrorCode.UNKNOWN_NAME)
     return known[path[-1]]
 
@@ -243,11 +249,11 @@ def _read_variables(
             continue
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            more = f": did you mean {near[0]}?" if near else ", and it has no effect"
-            warnings.append(f"nothing is called {name}{more}")
+            more = f": did you mean {near[0]}?" if near else ""
+            warnings.append(f"unknown variable {name} has no effect{more}")
             continue
         setting = ("defaults", *known[name])
-        with faults.at(Place(key=f"env {name}={text[:80]}")), faults.note_refusal(setting):
+        with faults.at(Place(key=f"env {name}={text[:80]}")), faults.record_rejection(setting):
             for said in _parse_setting(
                 known[name], text, SettingLayer.ENV, Place(key=f"env {name}")
             ):

@@ -27,7 +27,7 @@ def parse_value(key: OptionSpec, raw: object, base: Path) -> Value:
     parts = raw if isinstance(raw, list) else [raw]
     if not parts:
         raise UsageError(
-            "an empty list says nothing", hint=f"leave {key.name} out", code=ErrorCode.INVALID_VALUE
+            "the list is empty", hint=f"remove {key.name}", code=ErrorCode.INVALID_VALUE
         )
     return tuple(str(_parse_one(key, part, base)) for part in parts)
 
@@ -62,7 +62,7 @@ def _split_list(key: OptionSpec, text: str) -> object:
             found: object = tomllib.loads(f"value = {text}")["value"]
         except (ValueError, RecursionError) as error:
             raise UsageError(
-                f"{text[:_MAX_SHOWN]!r} is no list",
+                f"{text[:_MAX_SHOWN]!r} is not a list",
                 hint='write it as ["one", "two"]',
                 code=ErrorCode.INVALID_VALUE,
             ) from error
@@ -101,8 +101,8 @@ def _parse_number(key: OptionSpec, raw: object) -> int | float:
     low = low or (key.above is not None and raw <= key.above)
     if low or (key.most is not None and raw > key.most):
         raise UsageError(
-            f"it cannot be {_toml_text(raw)}",
-            hint=f"give {describe_limits(key)}",
+            f"{_toml_text(raw)} is out of range",
+            hint=f"use {describe_limits(key)}",
             code=ErrorCode.INVALID_VALUE,
         )
     return raw
@@ -131,16 +131,16 @@ def _check_quantity(key: OptionSpec, raw: object) -> str:
     if isinstance(raw, str):
         return raw
     if isinstance(raw, bool) or not isinstance(raw, int | float):
-        raise _value_error(key, raw, f"{key.kind}, as text or as a number")
+        raise _value_error(key, raw, f"{key.kind}, as a string or a number")
     return repr(raw) if abs(raw) < 2**63 else _toml_text(raw)
 
 
 def _parse_text(key: OptionSpec, raw: object) -> str:
     if not isinstance(raw, str):
-        raise _value_error(key, raw, "text in quotes")
+        raise _value_error(key, raw, "a string")
     if not raw.strip() or "\0" in raw:
         raise UsageError(
-            "an empty text says nothing", hint=f"leave {key.name} out", code=ErrorCode.INVALID_VALUE
+            "the string is empty", hint=f"remove {key.name}", code=ErrorCode.INVALID_VALUE
         )
     if key.choices and raw not in key.choices:
         raise unknown_name_error(key.name, raw[:_MAX_SHOWN], key.choices)
@@ -167,7 +167,7 @@ def _path_exists(path: Path) -> bool:
 
 
 def _value_error(key: OptionSpec, raw: object, wanted: str) -> UsageError:
-    form = "a list of texts" if key.many else wanted
+    form = "a list of strings" if key.many else wanted
     return UsageError(
         f"{_toml_text(raw)} is not {wanted}",
         hint=f"{key.name} takes {form}",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ..core.errors import ErrorCode, UsageError, first_line
 from ..core.manifest import Manifest
 from ..core.records import REJECTED_FOLDER
-from ..core.verdict import State
 from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
 from ..pipeline.manifest_file import decode_manifest
 from ..pipeline.provenance.artifact_checks import (
@@ -29,6 +28,7 @@ from ..pipeline.provenance.unclaimed_files import (
     manifest_folders,
 )
 from ..pipeline.provenance.verify_folder import ReadManifest, verify_folder
+from ..reports.result_rows import Outcome
 from .run_record import (
     RUN_FILE,
     ArtifactRun,
@@ -42,7 +42,7 @@ from .run_record import (
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PublicKey
 
-_UNREADABLE = "it is no file that can be read"
+_UNREADABLE = "not a readable file"
 
 
 def verify_results(folder: Path, *, key: PublicKey | None = None) -> Verification:
@@ -62,7 +62,7 @@ def verify_results(folder: Path, *, key: PublicKey | None = None) -> Verificatio
     if not (folder / RUN_FILE).is_file() and folder not in places:
         raise UsageError(
             f"{folder} has neither {MANIFEST} nor {RUN_FILE}",
-            hint="give an output folder of modelc export or modelc run",
+            hint="pass the output folder of modelc export or modelc run",
             code=ErrorCode.NO_MANIFEST,
         )
     texts = {place: _read_regular_file(place / MANIFEST) for place in places}
@@ -134,7 +134,7 @@ def _check_seal(record: RunRecord, text: bytes, of: str) -> ProvenanceCheck:
     if well is None:
         well = None if not record.seal and not _has_seal(text) else False
     found = {None: CheckOutcome.LACKING, True: CheckOutcome.HOLDS, False: CheckOutcome.FAILED}[well]
-    detail = {None: "it has none", True: "", False: "changed since it was written"}[well]
+    detail = {None: "not sealed", True: "", False: "changed since it was written"}[well]
     return ProvenanceCheck(of=of, what="seal", found=found, detail=detail)
 
 
@@ -145,13 +145,13 @@ def _has_seal(text: bytes) -> bool:
 def _check_model_result(end: ModelRun, place: Path, text: bytes | None) -> ProvenanceCheck:
     """Compare the run's result for a model with the model's manifest."""
     if not end.artifacts:
-        detail = f"not claimed: {end.error or end.state}"
+        detail = f"no artifacts in this run: {end.error or end.state}"
         return ProvenanceCheck(
             of=end.name, what="verdict", found=CheckOutcome.UNCHECKED, detail=detail
         )
-    passed = [one for one in end.artifacts if one.state == State.PASSED]
+    passed = [one for one in end.artifacts if one.state is Outcome.PASSED]
     if not passed:
-        detail = f"not claimed: nothing passed in this run ({end.state})"
+        detail = f"no artifact passed in this run ({end.state})"
         return ProvenanceCheck(
             of=end.name, what="verdict", found=CheckOutcome.UNCHECKED, detail=detail
         )
@@ -164,13 +164,13 @@ def _check_model_result(end: ModelRun, place: Path, text: bytes | None) -> Prove
         manifest = None
     other = [one.name for one in passed if not _has_passed(one, manifest)]
     if other:
-        detail = f"{', '.join(other)} passed in this run, and is not passed in the manifest"
+        detail = f"{', '.join(other)} passed in this run, but not in the manifest"
         return ProvenanceCheck(
             of=end.name, what="verdict", found=CheckOutcome.FAILED, detail=detail
         )
     changed = [one.name for one in passed if manifest is not None and _is_other_file(one, manifest)]
     if changed:
-        detail = f"{', '.join(changed)}: not the file that passed in this run: run it again"
+        detail = f"{', '.join(changed)}: not the file that passed in this run; run modelc run again"
         return ProvenanceCheck(
             of=end.name, what="verdict", found=CheckOutcome.FAILED, detail=detail
         )

@@ -188,14 +188,14 @@ class Measure:
     now: float | None = None
 
 
-_OUTCOME_RANKS = {Outcome.PASSED: 2, Outcome.PENDING: 1, Outcome.REJECTED: 0, Outcome.FAILED: 0}
+_OUTCOME_RANKS = {Outcome.PASSED: 2, Outcome.PENDING: 1}  # the others: 0
 
 
 def compare_rows(
     name: str, then: ResultRow, now: ResultRow, *, latency: bool = False
 ) -> Iterator[Measure]:
     """Yield the measures of an artifact that both runs have."""
-    step = _OUTCOME_RANKS[now.outcome] - _OUTCOME_RANKS[then.outcome]
+    step = _OUTCOME_RANKS.get(now.outcome, 0) - _OUTCOME_RANKS.get(then.outcome, 0)
     change = Change.SAME if now.outcome is then.outcome else Change.INFO
     change = Change.WORSE if step < 0 else Change.BETTER if step > 0 else change
     yield Measure(artifact=name, measure="verdict", change=change, before=str(then.outcome),

@@ -50,7 +50,7 @@ def precision_section(rows: Sequence[ResultRow]) -> Markup | None:
     found = [
         (
             row.name,
-            draw_shares({d: cover.share.get(d, 0.0) for d in cover.layers}),
+            draw_shares({**dict.fromkeys(cover.layers, 0.0), **cover.share}),
             ", ".join(f"{dtype} {count_text(n, 'layer')}" for dtype, n in cover.layers.items()),
             f"{cover.work}, by {cover.source}",
         )

@@ -14,15 +14,14 @@ from . import html_artifacts, html_verdicts
 from .html_artifacts import layers_section, outputs_section
 from .html_verdicts import pill
 from .markup import Child, Markup, code_tag, join, table_tag, tag
-from .replay_commands import EXAMPLE_FOLDER, list_commands, options_left_out
-from .result_rows import Outcome, lineage_tree, make_rows
+from .result_rows import EXAMPLE_FOLDER, Outcome, ReplayCommand, lineage_tree, make_rows
 from .text_format import count_text, day_text, digest_text
 
 GENERATOR_NAME = "modelc report"
 _PageSection = tuple[str, str, Child]  # id, title, content; None: no section
 
 
-def render_html(manifest: Manifest) -> str:
+def render_html(manifest: Manifest, commands: Sequence[ReplayCommand] = ()) -> str:
     """Render the manifest as a page that contains its styles, script and charts."""
     rows = make_rows(manifest)
     checkpoint = manifest.checkpoint.path.replace("\\", "/").rpartition("/")[2]
@@ -51,7 +50,7 @@ def render_html(manifest: Manifest) -> str:
         ("feeds", "Feeds", feeds_section(manifest)),
         ("lineage", "Lineage", html_artifacts.lineage_section(lineage_tree(manifest))),
         ("files", "Files", html_artifacts.files_section(rows)),
-        ("commands", "Commands", _commands_section(manifest)),
+        ("commands", "Commands", _commands_section(commands)),
         ("environment", "Environment", _environment_section(manifest)),
     ]
     return make_page(
@@ -106,15 +105,11 @@ def _read_asset(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _commands_section(manifest: Manifest) -> Markup | None:
+def _commands_section(commands: Sequence[ReplayCommand]) -> Markup | None:
     found = [
         tag("div", tag("p", one.purpose), tag("pre", code_tag(one.text), class_="command"))
-        for one in list_commands(manifest)
+        for one in commands
     ]
-    left = options_left_out(manifest.order)
-    if left:
-        text = ", ".join(f"{key}={value}" for key, value in left.items())
-        found.append(tag("p", f"Further options: {text}", class_="quiet"))
     where = f"{EXAMPLE_FOLDER} stands for the folder that holds manifest.json."
     return join([tag("p", where, class_="quiet"), *found]) if found else None
 

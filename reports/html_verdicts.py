@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ..core.manifest import Manifest
 from ..core.records import size_text
 from ..core.verdict import OutputVerdict, Tolerance, Verdict
 from .markup import Markup, card_table, code_tag, details_tag, join, scroll_box, table_tag, tag
 from .result_rows import (
+    WORST_FIRST,
     FeedCase,
     Outcome,
     ResultRow,
@@ -20,7 +20,7 @@ from .result_rows import (
     overall_outcome,
     sensitivity_lines,
 )
-from .summary import SUMMARY_HEAD, WORST_FIRST, deployment_answer, summary_lines
+from .summary import SUMMARY_HEAD, deployment_answer, summary_lines
 from .text_format import (
     count_text,
     decibel_text,
@@ -197,57 +197,45 @@ def _limits_text(tolerance: Tolerance) -> str:
 
 
 def _measure_table(row: ResultRow) -> Markup:
-    """Return a row per output and feed, without empty columns."""
-    cases = row.cases
-    outputs = [output for case in cases for output in case.outputs]
-    columns = [one for one in _MEASURE_COLUMNS if one.always or any(map(one.text, outputs))]
-    rows = [line for case in cases for line in _measure_cells(case, columns)]
-    head = ("feed", "output", "verdict", *(one.title for one in columns))
-    return table_tag(f"Measures of {row.name}", *head, rows=rows)
-
-
-@dataclass(frozen=True)
-class _MeasureColumn:
-    """One measurement of an output; its text is empty if it was not measured."""
-
-    title: str
-    text: Callable[[OutputVerdict], str]
-    always: bool = False
+    """Return a row per output and feed."""
+    rows = [line for case in row.cases for line in _measure_cells(case)]
+    return table_tag(f"Measures of {row.name}", "feed", "output", "verdict", *_MEASURES, rows=rows)
 
 
 def _share_text(value: float | None) -> str:
     return "" if value is None else percent_text(value, 2)
 
 
-_MEASURE_COLUMNS = (
-    _MeasureColumn(">margin", lambda o: decibel_text(o.headroom), always=True),
-    _MeasureColumn(">x noise floor", lambda o: _times_text(o.times_floor)),
-    _MeasureColumn(">SQNR", lambda o: "exact" if o.exact else ratio(o.sqnr), always=True),
-    _MeasureColumn(">max abs", lambda o: figure_text(o.max_abs), always=True),
-    _MeasureColumn(">relative L2", lambda o: figure_text(o.relative_l2), always=True),
-    _MeasureColumn(">cosine", lambda o: figure_text(o.cosine, ".7f"), always=True),
-    _MeasureColumn(">same top-1", lambda o: _share_text(o.top1_agreement)),
-    _MeasureColumn(">same top-5", lambda o: _share_text(o.top5_agreement)),
-    _MeasureColumn(">rows", lambda o: str(o.rows) if o.top1_agreement is not None else ""),
-    _MeasureColumn("shape", lambda o: "x".join(map(str, o.shape)), always=True),
-    _MeasureColumn("dtype", lambda o: o.dtype, always=True),
-)
+# Each text is empty if the value was not measured.
+_MEASURES: dict[str, Callable[[OutputVerdict], str]] = {
+    ">margin": lambda o: decibel_text(o.headroom),
+    ">x noise floor": lambda o: _times_text(o.times_floor),
+    ">SQNR": lambda o: "exact" if o.exact else ratio(o.sqnr),
+    ">max abs": lambda o: figure_text(o.max_abs),
+    ">relative L2": lambda o: figure_text(o.relative_l2),
+    ">cosine": lambda o: figure_text(o.cosine, ".7f"),
+    ">same top-1": lambda o: _share_text(o.top1_agreement),
+    ">same top-5": lambda o: _share_text(o.top5_agreement),
+    ">rows": lambda o: str(o.rows) if o.top1_agreement is not None else "",
+    "shape": lambda o: "x".join(map(str, o.shape)),
+    "dtype": lambda o: o.dtype,
+}
 
 
 def _times_text(value: float | None) -> str:
     return "" if value is None else f"{value:.3g} x"
 
 
-def _measure_cells(case: FeedCase, columns: Sequence[_MeasureColumn]) -> list[tuple[str, ...]]:
+def _measure_cells(case: FeedCase) -> list[tuple[str, ...]]:
     if not case.outputs:
         text = f"{SIGNS[case.outcome]} {case.reason}"
-        return [(code_tag(case.feed), "", text, *("",) * len(columns))]
+        return [(code_tag(case.feed), "", text, *("",) * len(_MEASURES))]
     return [
         (
             code_tag(case.feed),
             code_tag(one.output),
             _judgement_text(one),
-            *(column.text(one) for column in columns),
+            *(text(one) for text in _MEASURES.values()),
         )
         for one in case.outputs
     ]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..core.findings import Localisation
 from ..core.manifest import Manifest
-from .replay_commands import list_commands
 from .result_rows import (
+    WORST_FIRST,
     Outcome,
+    ReplayCommand,
     ResultRow,
     count_outcomes,
     domain_lines,
@@ -18,7 +19,7 @@ from .result_rows import (
     overall_outcome,
     sensitivity_lines,
 )
-from .summary import SUMMARY_HEAD, WORST_FIRST, deployment_answer, summary_lines
+from .summary import SUMMARY_HEAD, deployment_answer, summary_lines
 from .text_format import (
     NO_VALUE,
     count_text,
@@ -29,7 +30,7 @@ from .text_format import (
 )
 
 REPORT_MARK = "<!-- modelc report -->"
-_OUTCOME_MARKS = {
+OUTCOME_MARKS = {
     Outcome.PASSED: "✅ passed",
     Outcome.REJECTED: "❌ **rejected**",
     Outcome.FAILED: "🛑 **failed**",
@@ -38,13 +39,17 @@ _OUTCOME_MARKS = {
 }
 
 
-def render_markdown(manifest: Manifest) -> str:
+def render_markdown(manifest: Manifest, commands: Sequence[ReplayCommand] = ()) -> str:
     """Render the manifest as Markdown of at most 60 kB; the last line names what was cut."""
-    return fit_blocks(REPORT_MARK, report_blocks(manifest))
+    return fit_blocks(REPORT_MARK, _report_blocks(manifest, commands))
 
 
-def report_blocks(manifest: Manifest) -> list[MarkdownBlock]:
+def _report_blocks(manifest: Manifest, commands: Sequence[ReplayCommand]) -> list[MarkdownBlock]:
     """Return the parts of the document, the most important first."""
+    command_lines = (
+        f"- {as_prose(one.purpose)}: {code_span(one.text, limit=2000, cell=False)}"
+        for one in commands
+    )
     rows = sorted(make_rows(manifest), key=lambda row: WORST_FIRST.index(row.outcome))
     found = [
         MarkdownBlock("summary", [_summary_table(rows, manifest)]),
@@ -60,7 +65,7 @@ def report_blocks(manifest: Manifest) -> list[MarkdownBlock]:
             "precision", fold_lines("Compute dtypes and latency", _precision_table(rows))
         ),
         MarkdownBlock("feeds", fold_lines("Feeds", _feed_table(manifest))),
-        MarkdownBlock("commands", fold_lines("Commands", _command_lines(manifest))),
+        MarkdownBlock("commands", fold_lines("Commands", command_lines)),
         MarkdownBlock("environment", fold_lines("Environment", _environment_lines(manifest))),
     ]
     return [block for block in found if block.lines]
@@ -76,7 +81,7 @@ def _summary_table(rows: Sequence[ResultRow], manifest: Manifest) -> str:
     )
     domains = "".join(f"\n{as_prose(line)}\n" for line in lines)
     return (
-        f"### modelc: {_OUTCOME_MARKS[overall_outcome(tuple(rows))].replace('*', '')}\n\n"
+        f"### modelc: {OUTCOME_MARKS[overall_outcome(tuple(rows))].replace('*', '')}\n\n"
         f"**{as_prose(deployment_answer(rows, manifest))}**\n\n"
         f"{counts or 'no artifacts'} · {checkpoint} `{digest_text(manifest.checkpoint.digest)}`"
         f" · modelc {as_prose(manifest.modelc)}\n{domains}"
@@ -86,7 +91,7 @@ def _summary_table(rows: Sequence[ResultRow], manifest: Manifest) -> str:
 def _verdict_lines(rows: Sequence[ResultRow]) -> list[str]:
     lines = summary_lines(rows)
     cells = (
-        (code_span(one.name), _OUTCOME_MARKS[one.outcome], *map(as_prose, one.cells))
+        (code_span(one.name), OUTCOME_MARKS[one.outcome], *map(as_prose, one.cells))
         for one in lines
     )
     return markdown_table(SUMMARY_HEAD, cells) if lines else []
@@ -182,11 +187,6 @@ def _feed_table(manifest: Manifest) -> list[str]:
         for feed in manifest.feeds.drawn
     ]
     return markdown_table(("feed", "kind", "sizes", ""), cells) if cells else []
-
-
-def _command_lines(manifest: Manifest) -> Iterator[str]:
-    for command in list_commands(manifest):
-        yield f"- {as_prose(command.purpose)}: {code_span(command.text, limit=2000, cell=False)}"
 
 
 def _environment_lines(manifest: Manifest) -> list[str]:

@@ -67,15 +67,17 @@ def code_tag(text: str) -> Markup:
 def table_tag(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Markup:
     """Return a table that scrolls sideways; columns called `>name` are right-aligned.
 
-    The first cell of a row is its header. The caption is for screen readers only, as a heading
-    or summary stands above the table.
+    Columns without content are left out. The first cell of a row is its header. The caption is for
+    screen readers only, as a heading or summary stands above the table.
     """
-    right = [title.startswith(">") for title in head]
+    cells = [list(row) for row in rows]
+    used = [index for index in range(len(head)) if any(row[index] for row in cells)]
+    right = [head[index].startswith(">") for index in used]
     titles = [
-        tag("th", title.lstrip(">"), class_="figure" if figures else None, scope="col")
-        for title, figures in zip(head, right, strict=True)
+        tag("th", head[index].lstrip(">"), class_="figure" if figures else None, scope="col")
+        for index, figures in zip(used, right, strict=True)
     ]
-    body = [tag("tr", _cell_tags(row, right)) for row in rows]
+    body = [tag("tr", _cell_tags([row[index] for index in used], right)) for row in cells]
     title = tag("caption", caption, class_="aloud")
     return scroll_box(caption, tag("table", title, tag("thead", tag("tr", titles)),
                                   tag("tbody", body)))  # fmt: skip

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..core.errors import UsageError
+from ..core.errors import unknown_name_error
 from ..core.manifest import Manifest
 from . import html_page, junit, markdown, source_findings
+from .result_rows import ReplayCommand
 
 
 def render_json(manifest: Manifest) -> str:
@@ -22,26 +23,27 @@ _HTML_MARK = f'<meta name="generator" content="{html_page.GENERATOR_NAME}">'
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFormat:
-    """One kind of document; `mark` near its beginning identifies files that modelc wrote."""
+    """One kind of document; `mark` near its beginning identifies files that modelc wrote.
+
+    `render` takes a manifest and the commands to show.
+    """
 
     name: str
     file: str
-    summary: str
     mark: str
-    render: Callable[[Manifest], str]
+    render: Callable[[Manifest, Sequence[ReplayCommand]], str]
 
 
 REPORT_FORMATS = (
-    ReportFormat(name="html", file="report.html", summary="a page that opens from disk",
-           mark=_HTML_MARK, render=html_page.render_html),
-    ReportFormat(name="md", file="report.md", summary="Markdown for a pull request, under 60 kB",
-           mark=markdown.REPORT_MARK, render=markdown.render_markdown),
-    ReportFormat(name="junit", file="report.junit.xml", summary="a test case per artifact and feed",
-           mark='<testsuites name="modelc"', render=junit.render_junit),
-    ReportFormat(name="sarif", file="report.sarif", summary="findings on source lines",
-           mark='"name": "modelc"', render=source_findings.render_sarif),
-    ReportFormat(name="json", file="report.json", summary="the manifest itself",
-           mark='{\n "modelc": "', render=render_json),
+    ReportFormat(name="html", file="report.html", mark=_HTML_MARK, render=html_page.render_html),
+    ReportFormat(name="md", file="report.md", mark=markdown.REPORT_MARK,
+           render=markdown.render_markdown),
+    ReportFormat(name="junit", file="report.junit.xml", mark='<testsuites name="modelc"',
+           render=lambda manifest, _: junit.render_junit(manifest)),
+    ReportFormat(name="sarif", file="report.sarif", mark='"name": "modelc"',
+           render=lambda manifest, _: source_findings.render_sarif(manifest)),
+    ReportFormat(name="json", file="report.json", mark='{\n "modelc": "',
+           render=lambda manifest, _: render_json(manifest)),
 )  # fmt: skip
 
 
@@ -53,8 +55,7 @@ def find_format(name: str) -> ReportFormat:
     """
     found = next((one for one in REPORT_FORMATS if one.name == name), None)
     if found is None:
-        known = ", ".join(one.name for one in REPORT_FORMATS)
-        raise UsageError(f"unknown report format {name!r}", hint=f"use one of {known}")
+        raise unknown_name_error("report format", name, [one.name for one in REPORT_FORMATS])
     return found
 
 

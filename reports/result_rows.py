@@ -15,6 +15,15 @@ from ..core.verdict import Excuse, OutputVerdict, State, Verdict
 from .text_format import NO_VALUE, readable_sizes
 
 REJECTED_PREFIX = "rejected/"  # of the names of rejected artifacts
+EXAMPLE_FOLDER = "out"  # placeholder in commands: a manifest does not know its folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayCommand:
+    """A command line that repeats a part of the run, and its purpose."""
+
+    purpose: str
+    text: str
 
 
 class Outcome(StrEnum):
@@ -34,6 +43,9 @@ STATE_OUTCOMES: Mapping[str, Outcome] = {
     State.ERROR: Outcome.FAILED,
 }
 
+WORST_FIRST = (
+    Outcome.REJECTED, Outcome.FAILED, Outcome.SKIPPED, Outcome.PENDING, Outcome.PASSED,
+)  # fmt: skip
 _EXCUSE_TEXTS = {
     Excuse.ILL_CONDITIONED: "ill-conditioned",
     Excuse.USUAL_SCALE: "far below its usual scale",
@@ -102,6 +114,18 @@ def make_rows(manifest: Manifest) -> tuple[ResultRow, ...]:
             for one in manifest.steps_pending
         ),
     )
+
+
+def verdict_outcome(verdict: Verdict | None) -> Outcome:
+    """Return the outcome of a verdict; an artifact without one has failed."""
+    return Outcome.FAILED if verdict is None else STATE_OUTCOMES[verdict.state]
+
+
+def failure_outcome(failure: Failure) -> Outcome:
+    """Return skipped if the parent is missing, rejected if only a part of the domain is valid."""
+    if failure.orphan_of:
+        return Outcome.SKIPPED
+    return Outcome.REJECTED if failure.exit_code == 1 else Outcome.FAILED
 
 
 def domain_lines(artifacts: Iterable[Artifact], asked: Signature) -> list[str]:
@@ -183,9 +207,8 @@ def count_outcomes(rows: tuple[ResultRow, ...]) -> Counter[Outcome]:
 
 def overall_outcome(rows: tuple[ResultRow, ...]) -> Outcome:
     """Return the worst outcome; a run without rows counts as failed."""
-    found = count_outcomes(rows)
-    order = (Outcome.REJECTED, Outcome.FAILED, Outcome.PENDING, Outcome.PASSED)
-    return next((outcome for outcome in order if found[outcome]), Outcome.FAILED)
+    found = {row.outcome for row in rows}
+    return next((outcome for outcome in WORST_FIRST if outcome in found), Outcome.FAILED)
 
 
 def _artifact_row(artifact: Artifact, manifest: Manifest) -> ResultRow:
@@ -197,7 +220,7 @@ def _artifact_row(artifact: Artifact, manifest: Manifest) -> ResultRow:
         )
     return ResultRow(
         name=artifact.name,
-        outcome=STATE_OUTCOMES[verdict.state],
+        outcome=verdict_outcome(verdict),
         reason=verdict.reason,
         cases=tuple(_verdict_cases(verdict, manifest)),
         artifact=artifact,
@@ -207,7 +230,8 @@ def _artifact_row(artifact: Artifact, manifest: Manifest) -> ResultRow:
 
 def _failure_row(failure: Failure) -> ResultRow:
     reason = f"{failure.message} (hint: {failure.hint})" if failure.hint else failure.message
-    return ResultRow(name=failure.step, outcome=Outcome.FAILED, reason=reason, failure=failure)
+    outcome = failure_outcome(failure)
+    return ResultRow(name=failure.step, outcome=outcome, reason=reason, failure=failure)
 
 
 def _verdict_feeds(verdict: Verdict) -> tuple[str, ...]:

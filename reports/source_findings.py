@@ -204,7 +204,8 @@ def _sarif_rule(rule: SourceRule) -> dict[str, object]:
 
 def _sarif_invocation(rows: tuple[ResultRow, ...], manifest: Manifest) -> dict[str, object]:
     """Return the exit code, and the reasons of what did not pass."""
-    levels = {Outcome.REJECTED: "error", Outcome.FAILED: "error", Outcome.PENDING: "note"}
+    levels = {Outcome.REJECTED: "error", Outcome.FAILED: "error", Outcome.SKIPPED: "note",
+              Outcome.PENDING: "note"}  # fmt: skip
     notifications = [
         {
             "level": levels[row.outcome],

@@ -12,7 +12,14 @@ from ..core.manifest import Manifest
 from ..core.records import Artifact, CalibrationRecord, Coverage, size_text
 from ..core.verdict import Tolerance, Verdict
 from ..validators.tolerance import TOLERANCES
-from .result_rows import REJECTED_PREFIX, Outcome, ResultRow, count_outcomes, sqnr_text
+from .result_rows import (
+    REJECTED_PREFIX,
+    WORST_FIRST,
+    Outcome,
+    ResultRow,
+    count_outcomes,
+    sqnr_text,
+)
 from .text_format import (
     NO_VALUE,
     count_text,
@@ -23,7 +30,6 @@ from .text_format import (
     readable_sizes,
 )
 
-WORST_FIRST = (Outcome.REJECTED, Outcome.FAILED, Outcome.PENDING, Outcome.PASSED)
 # `>` marks a right-aligned column; each document formats the first two itself.
 SUMMARY_HEAD = ("artifact", "verdict", ">margin", "format", ">size", "SQNR or accuracy (limit)",
         ">latency (fp32)", "domain")  # fmt: skip
@@ -82,6 +88,7 @@ def _deployment_faults(rows: Sequence[ResultRow]) -> Iterator[str]:
     verbs = {
         Outcome.REJECTED: ("was rejected", "were rejected"),
         Outcome.FAILED: ("failed", "failed"),
+        Outcome.SKIPPED: ("was skipped", "were skipped"),
         Outcome.PENDING: ("is pending on another host", "are pending on another host"),
     }
     for outcome, (singular, plural) in verbs.items():

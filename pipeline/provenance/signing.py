@@ -172,7 +172,7 @@ def keep_signature(
             hint=f"judge it again and sign it: modelc validate {folder} --sign-key KEY; or give "
             "another -o",
             option="sign-key",
-            code=ErrorCode.FOLDER_OCCUPIED,
+            code=ErrorCode.NOT_SIGNED,
         )
     if not ours:
         text = f"{folder / MANIFEST_FILE} is not signed by this key: {_UNUSED_NOTE}"

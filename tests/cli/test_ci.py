@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,12 +16,15 @@ import pytest
 
 from modelc.cli.ci_forges import GitHubForge, GitLabForge, detect_job
 from modelc.cli.ci_run import CiScreen, make_ci_run
-from modelc.core.errors import UsageError
+from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.events import Advanced, Finished, Noted, Started
 from modelc.projects.annotations import Annotation
 from modelc.projects.ci_documents import write_documents
 from modelc.projects.run_record import RunRecord, write_record
 
+from ..reasons import has_code
+
+EARLIER_SUMMARY = "what an earlier command wrote\n"
 DOCUMENTS = {"summary.md", "junit.xml", "comment.md"}
 
 PROJECT = """\
@@ -92,14 +97,14 @@ def test_an_attempt_that_another_may_follow_is_no_failure(log: Log) -> None:
     tell = log.screen(1).of("a")
     tell(Finished(step="convert onnx (export)", passed=False, seconds=1.0, attempt=True))
     tell(Finished(step="convert onnx (trace)", passed=True, seconds=1.0, attempt=True))
-    assert log.lines[1:] == ["miss convert onnx (export) 1.0 s", "ok   convert onnx (trace) 1.0 s"]
+    assert [line.split()[0] for line in log.lines[1:]] == ["miss", "ok"]
 
 
 def test_models_one_after_the_other_have_a_group_each(log: Log) -> None:
     screen = log.screen(1)
     screen.of("a")(Finished(step="convert onnx", passed=True, seconds=1.0))
     screen.of("b")(Noted(text="slow", warning=True))
-    screen.of("b")(Finished(step="convert onnx", passed=False, seconds=2.0, detail="why"))
+    screen.of("b")(Finished(step="onnx", passed=False, seconds=2.0, detail="why"))
     screen.close()
     assert log.lines == [
         "::group::a",
@@ -107,7 +112,7 @@ def test_models_one_after_the_other_have_a_group_each(log: Log) -> None:
         "::endgroup::",
         "::group::b",
         "warning: slow",
-        "FAIL convert onnx 2.0 s  why",
+        "FAIL onnx 2.0 s  why",
         "::endgroup::",
     ]
 
@@ -148,7 +153,7 @@ def test_the_place_of_a_job_is_what_its_environment_says() -> None:
 
 
 def test_quiet_goes_with_no_groups() -> None:
-    with pytest.raises(UsageError, match=r"--quiet .*--ci"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NO_EFFECT, option="quiet")):
         make_ci_run(json=False, quiet=True)
 
 
@@ -198,7 +203,7 @@ def job(tmp_path: Path, gate: tuple[str, ...], surroundings: dict[str, str]) -> 
     source = Path(__file__).parents[2] / "sample_models" / "gate.py"
     (project / "nets.py").write_text(source.read_text())
     (project / "modelc.toml").write_text(PROJECT)
-    (tmp_path / "step.md").write_text("what an earlier command wrote\n")
+    (tmp_path / "step.md").write_text(EARLIER_SUMMARY)
     github = {
         "GITHUB_ACTIONS": "true",
         "GITHUB_WORKSPACE": str(tmp_path),
@@ -219,9 +224,10 @@ def test_a_fault_of_the_project_is_a_remark_on_its_line_and_in_the_summary(job: 
 
 
 def test_a_base_that_is_not_there_is_refused_before_anything_is_made(job: Job) -> None:
-    ran = job.run("--fail-on-regression", "absent")
+    ran = job.run("--fail-on-regression", "absent", "--json")
     assert ran.returncode == 2
-    assert "::error title=modelc::--fail-on-regression absent" in ran.stdout
+    assert json.loads(ran.stdout)["error"]["code"] == ErrorCode.NOT_FOUND
+    assert "::error title=modelc::--fail-on-regression absent" in ran.stderr
     assert job.left("out") == DOCUMENTS
     assert "absent" in (job.root / "ml" / "out" / "comment.md").read_text()
 
@@ -243,11 +249,11 @@ def test_a_run_that_does_not_begin_leaves_what_was_refused_and_no_old_success(
     assert job.left("out") == DOCUMENTS
     for name in DOCUMENTS:
         text = (out / name).read_text()
-        assert "all holds" not in text
+        assert "✅" not in text
         assert told in re.sub(r"\\|\u200b", "", text)
     errors = ET.parse(out / "junit.xml").getroot().findall(".//error")
     assert len(errors) == 1
-    assert "(hint: " in str(errors[0].text)
+    assert "hint" in str(errors[0].text)
 
 
 @pytest.mark.parametrize(
@@ -285,19 +291,19 @@ def test_a_dry_run_that_is_refused_changes_nothing(job: Job) -> None:
     (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace("to =", "too ="))
     assert job.run("--dry-run").returncode == 2
     assert job.left("out") == {*DOCUMENTS, "run.json"}
-    assert "all holds" in (out / "summary.md").read_text()
+    assert "✅" in (out / "summary.md").read_text()
 
 
 def test_a_strangers_file_stays_and_the_other_documents_are_written(job: Job) -> None:
     out = job.succeeded("out")
-    (out / "summary.md").write_text("my own notes")
+    (out / "summary.md").write_text("mine")
     (out / "run.json").write_text('{"mine": 1}')
     (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace("to =", "too ="))
     ran = job.run()
     assert ran.returncode == 2
     assert "unknown key 'too'" in ran.stderr
     assert "::warning title=modelc::out/summary.md" in ran.stdout
-    assert (out / "summary.md").read_text() == "my own notes"
+    assert (out / "summary.md").read_text() == "mine"
     assert (out / "run.json").read_text() == '{"mine": 1}'
     assert (out / "comment.md").read_text()
 
@@ -318,7 +324,7 @@ def test_without_ci_only_the_old_record_goes(job: Job) -> None:
     ran = job.run(ci=False)
     assert ran.returncode == 2
     assert job.left("out") == DOCUMENTS
-    assert "all holds" in (out / "summary.md").read_text()
+    assert "✅" in (out / "summary.md").read_text()
     assert job.run("-f", "absent.toml", ci=False).returncode == 2
     assert job.left("out") == DOCUMENTS
 
@@ -349,7 +355,7 @@ def test_a_file_in_place_of_the_results_is_told_and_kept(job: Job, more: tuple[s
     (job.root / "file").write_text("mine")
     ran = job.run("-o", job.root / "file", *more)
     assert ran.returncode == 2, ran.stderr
-    assert "Not a directory" in ran.stderr
+    assert os.strerror(errno.ENOTDIR) in ran.stderr
     assert (job.root / "file").read_text() == "mine"
 
 
@@ -373,7 +379,7 @@ def test_a_job_leaves_documents_and_a_second_one_is_held_against_the_first(job: 
     out = job.root / "base"
     names = {path.name for path in out.iterdir()}
     assert {"comment.md", "junit.xml", "run.json", "summary.md"} <= names
-    assert job.summary == "what an earlier command wrote\n" + (out / "summary.md").read_text()
+    assert job.summary == EARLIER_SUMMARY + (out / "summary.md").read_text()
     worse = job.run("--fail-on-regression", out, "--set", "capture=trace", "--json")
     assert worse.returncode == 1
     record = json.loads(worse.stdout)
@@ -383,7 +389,7 @@ def test_a_job_leaves_documents_and_a_second_one_is_held_against_the_first(job: 
     ]
     remarks = [line for line in worse.stderr.splitlines() if line.startswith("::error")]
     assert any("file=ml/nets.py,line=24" in line for line in remarks)
-    assert any("worse than the base" in line for line in remarks)
+    assert any("title=one/torchscript%3A worse" in line for line in remarks)
 
 
 @pytest.mark.slow

@@ -44,4 +44,4 @@ def test_a_checkpoint_that_is_one_is_refused_where_there_is_no_command_line(
 def test_one_among_samples_is_passed_over(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.npz")
     assert not list_sample_files(tmp_path).groups
-    assert list_sample_files(tmp_path).skip_counts["named pipes and devices"] == 1
+    assert list(list_sample_files(tmp_path).skip_counts.values()) == [1]

@@ -142,16 +142,15 @@ def test_an_interrupt_that_a_library_made_an_import_error_is_an_interrupt(
     (tmp_path / f"{name}.py").write_text(source)
     ran = door("export", weights, "--model", f"{name}:build", "--to", "onnx", "-o", "out")
     assert ran.returncode == 130
-    assert ran.stderr.splitlines()[-2:] == [
-        "error: interrupted",
-        "hint:  nothing was proven yet: run it again",
-    ]
+    *_, error, hint = ran.stderr.splitlines()
+    assert error == "error: interrupted"
+    assert str(tmp_path / "out") not in hint
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_is_one_line_and_leaves_what_was_proven(
+def test_an_interrupt_is_one_line_and_keeps_finished_artifacts(
     demo: Path,
     digits: tuple[str, ...],
     tmp_path: Path,
@@ -169,10 +168,9 @@ def test_an_interrupt_is_one_line_and_leaves_what_was_proven(
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
     assert process.returncode == 130
-    assert [line for line in rest.splitlines() if line[:1] not in "✗✓"] == [
-        "error: interrupted",
-        f"hint:  what was proven before is in {out}; run it again to go on",
-    ]
+    error, hint = (line for line in rest.splitlines() if line[:1] not in "✗✓")
+    assert error == "error: interrupted"
+    assert str(out) in hint
     assert not list(out.glob(".*"))
     assert _artifacts(contents(out)) == before
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import util
 from pathlib import Path
 from types import ModuleType
 
@@ -33,18 +32,6 @@ heavy = {"torch", "numpy", "onnx", "onnxruntime", "openvino", "nncf", "transform
 print(json.dumps(sorted(heavy & set(sys.modules))), file=sys.stderr)
 sys.exit(code)
 """
-
-
-@pytest.fixture(scope="module")
-def records() -> ModuleType:
-    """`tests/reports/records.py`, which makes manifests; tests are not a package."""
-    path = Path(__file__).parents[1] / "reports" / "records.py"
-    spec = util.spec_from_file_location("report_records", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -142,7 +129,7 @@ def test_a_comparison_is_written_beside_the_newer_run(door: Door, full: Path, wo
         (("nowhere",), "nowhere"),
         (("bare",), "manifest.json"),
         (("full", "--report", "pdf"), "'pdf'"),
-        (("full", "full", "full"), "3 runs"),
+        (("full", "full", "full"), "3 folders"),
         (("full", "--fail-on-regression"), "--fail-on-regression"),
         (("full", "full", "--report", "junit"), "--report junit"),
         (("full", "--report", "md,html", "-o", "one.md"), "-o one.md"),

@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
+from modelc.core.errors import ErrorCode
 from modelc.core.records import sha256_of
 from modelc.pipeline.manifest_file import encode_json
 from modelc.pipeline.order import Source
@@ -40,6 +41,11 @@ def key(tmp_path: Path) -> Path:
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     (tmp_path / "pub.pem").write_bytes(made.public_key().public_bytes(PEM, form))
     return path
+
+
+def error_code(ran: Ran) -> str:
+    """The code of the error in the document of `--json`."""
+    return str(json.loads(ran.stdout)["error"]["code"])
 
 
 @pytest.fixture
@@ -108,8 +114,8 @@ def test_judged_otherwise_without_the_key_the_signature_goes_and_that_is_told(
     assert "manifest.json.sig" in ran.stderr
     assert not (gate / "manifest.json.sig").exists()
     assert door("verify", gate, "--key", key.with_name("pub.pem")).returncode == 1
-    again = door("validate", gate, "--rejudge", "--sign-key", key)
-    assert again.returncode == 2
+    again = door("validate", gate, "--rejudge", "--sign-key", key, "--json")
+    assert (again.returncode, error_code(again)) == (2, ErrorCode.NOT_SIGNED)
 
 
 def test_a_key_that_is_none_is_refused_before_anything_is_done(
@@ -117,15 +123,15 @@ def test_a_key_that_is_none_is_refused_before_anything_is_done(
 ) -> None:
     before = (gate / "manifest.json").read_bytes()
     (tmp_path / "key.pem").write_text("no key")
-    ran = door("validate", gate, "--sign-key", tmp_path / "key.pem")
-    assert ran.returncode == 2
+    ran = door("validate", gate, "--sign-key", tmp_path / "key.pem", "--json")
+    assert (ran.returncode, error_code(ran)) == (2, ErrorCode.CORRUPT_FILE)
     assert "key.pem" in ran.stderr
     assert (gate / "manifest.json").read_bytes() == before
 
 
 def test_a_key_beside_a_single_file_is_refused(gate: Path, key: Path, door: Door) -> None:
-    ran = door("validate", gate / "model.torchscript.pt", "--sign-key", key)
-    assert ran.returncode == 2
+    ran = door("validate", gate / "model.torchscript.pt", "--sign-key", key, "--json")
+    assert (ran.returncode, error_code(ran)) == (2, ErrorCode.NO_EFFECT)
     assert "--sign-key" in ran.stderr
 
 
@@ -191,7 +197,7 @@ def test_to_sign_no_limit_is_taken_from_the_record_that_is_signed(
     assert door("validate", gate).returncode == 0  # within the recorded limits
     ran = door("validate", gate, "--sign-key", key)
     assert ran.returncode == 1
-    assert "not used" in ran.stderr
+    assert ran.stderr.count("not signed") == 1
     assert (gate / "rejected" / "model.torchscript.pt").is_file()
 
 
@@ -201,4 +207,4 @@ def test_limits_that_the_key_has_signed_are_kept(gate: Path, key: Path, door: Do
     assert door("validate", gate, "--sign-key", key, *loose).returncode == 0
     ran = door("validate", gate, "--sign-key", key)
     assert ran.returncode == 0
-    assert "not used" not in ran.stderr
+    assert "not signed" not in ran.stderr

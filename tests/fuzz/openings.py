@@ -103,11 +103,12 @@ trust = true
 
 def _manifest(data: bytes, folder: Path) -> None:
     from modelc.pipeline.manifest_file import read_manifest_file
+    from modelc.pipeline.report_files import render_report
     from modelc.reports.report_formats import REPORT_FORMATS
 
     manifest = read_manifest_file(_placed(data, folder, "manifest.json"))
     for one in REPORT_FORMATS:
-        one.render(manifest)
+        render_report(manifest, one)
     assert manifest.exit_code >= 0
 
 
@@ -129,10 +130,11 @@ def _run_record(data: bytes, folder: Path) -> None:
 def _run_record_seeds() -> list[bytes]:
     from modelc.pipeline.manifest_file import encode_json
     from modelc.projects.run_record import ArtifactRun, ModelRun, RunRecord
+    from modelc.reports.result_rows import Outcome
 
-    end = ArtifactRun(name="onnx", state="passed", source="made", size=3, sqnr=90.5)
-    model = ModelRun(name="digits", folder="out/digits", state="passed", exit_code=0, seconds=1.5,
-                     artifacts=(end,))  # fmt: skip
+    end = ArtifactRun(name="onnx", state=Outcome.PASSED, source="made", size=3, sqnr=90.5)
+    model = ModelRun(name="digits", folder="out/digits", state=Outcome.PASSED,
+                     exit_code=0, seconds=1.5, artifacts=(end,))  # fmt: skip
     return [encode_json(RunRecord(modelc="1", exit_code=0, seconds=2.0, models=(model,)))]
 
 

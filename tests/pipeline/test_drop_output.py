@@ -11,9 +11,9 @@ import torch
 
 from modelc.core.errors import CheckpointError, UsageError
 from modelc.pipeline.order import Order, Source
+from modelc.pipeline.replay_commands import list_commands
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_folder import validate_folder
-from modelc.reports.replay_commands import list_commands
 
 Orders = Callable[..., Order]
 

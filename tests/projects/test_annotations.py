@@ -16,7 +16,7 @@ from modelc.projects.project_records import Breach, MeasureChange, ModelOutcome,
 from modelc.reports.comparison import Change
 
 PLACES = {"net": Place(file="conf/modelc.toml", line=12, key="[models.net]")}
-BREACH = Breach(artifact="onnx", gate="max-size", message="9 MB, and max-size is 8 MB",
+BREACH = Breach(artifact="onnx", gate="max-size", message="9 MB > max-size 8 MB",
                 told=Place(file="conf/modelc.toml", line=17, key="[models.net.gates]"))  # fmt: skip
 
 

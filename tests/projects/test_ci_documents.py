@@ -17,14 +17,15 @@ from modelc.projects.ci_documents import (
     CI_DOCUMENTS,
     clear_documents,
     write_documents,
+    write_error_document,
     write_junit,
-    write_refusal,
 )
 from modelc.projects.ci_markdown import COMMENT_MARK, write_comment, write_summary
 from modelc.projects.project_faults import ProjectError
 from modelc.projects.project_records import Breach, MeasureChange, Regression
 from modelc.projects.run_record import ArtifactRun, ModelRun, RunRecord
 from modelc.reports.comparison import Change
+from modelc.reports.result_rows import Outcome
 
 from ..reasons import has_code
 
@@ -33,12 +34,14 @@ WORSE = MeasureChange(model="net", artifact="onnx", measure="size", change=Chang
 
 
 def end(name: str, state: str = "passed", reason: str = "") -> ArtifactRun:
-    return ArtifactRun(name=name, state=state, source="made", size=5000, sqnr=120.0, reason=reason)
+    return ArtifactRun(
+        name=name, state=Outcome(state), source="made", size=5000, sqnr=120.0, reason=reason
+    )
 
 
 def model(name: str, *artifacts: ArtifactRun, **changes: object) -> ModelRun:
     made = ModelRun(
-        name=name, folder=f"out/{name}", state="passed", exit_code=0, seconds=2.5,
+        name=name, folder=f"out/{name}", state=Outcome.PASSED, exit_code=0, seconds=2.5,
         artifacts=artifacts,
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
@@ -51,10 +54,10 @@ def run(*models: ModelRun, code: int = 0, regression: Regression | None = None) 
 
 
 MIXED = run(
-    model("net", end("onnx"), end("pt2", "failed", "SQNR 9.1 dB < 90"), state="failed"),
-    model("two", end("onnx", "error", "it crashed"), end("trt", "pending", "no GPU")),
-    model("bad", state="error", error="bad.pt is cut short", hint="fetch it again"),
-    model("last", state="not-run"),
+    model("net", end("onnx"), end("pt2", "rejected", "SQNR 9.1 dB < 90")),
+    model("two", end("onnx", "failed", "it crashed"), end("trt", "pending", "no GPU")),
+    model("bad", state=Outcome.FAILED, error="bad.pt is cut short", hint="fetch it again"),
+    model("last", state=Outcome.SKIPPED),
     code=1,
 )
 
@@ -88,19 +91,17 @@ def test_the_sums_are_those_of_the_cases() -> None:
     assert (found.tests, found.failures, found.errors, found.skipped) == (6, 1, 2, 2)
 
 
-def test_a_proven_artifact_that_breaks_a_gate_has_failed() -> None:
-    breach = Breach(
-        artifact="onnx", gate="max-size", message="2 MB, and max-size is 1 MB", told=None
-    )
+def test_a_passed_artifact_that_breaks_a_gate_is_a_failure() -> None:
+    breach = Breach(artifact="onnx", gate="max-size", message="2 MB > max-size 1 MB", told=None)
     assert cases(run(model("net", end("onnx"), breaches=(breach,)))) == {"net/onnx": "failure"}
 
 
-def test_what_got_worse_has_failed_though_it_is_proven() -> None:
+def test_a_passed_artifact_that_is_worse_than_the_base_is_a_failure() -> None:
     regression = Regression(base="b", changed=(WORSE,), compared=2)
     assert cases(run(model("net", end("onnx")), regression=regression)) == {"net/onnx": "failure"}
 
 
-def test_what_got_worse_and_is_gone_is_a_case_that_failed() -> None:
+def test_an_artifact_that_is_missing_now_is_a_failure() -> None:
     regression = Regression(base="b", changed=(replace(WORSE, artifact="pt2"),), compared=2)
     found = cases(run(model("net", end("onnx")), regression=regression))
     assert found == {"net/onnx": "passed", "net/pt2": "failure"}
@@ -111,16 +112,17 @@ def test_a_run_of_nothing_is_an_error() -> None:
     assert cases(run(model("net"))) == {"net/model": "error"}
 
 
-def test_the_summary_says_what_is_wrong_before_the_table() -> None:
+def test_the_summary_lists_reasons_before_the_table() -> None:
     text = write_summary(MIXED)
-    assert "1 proven, 1 refused, 1 not judged, 1 pending, 1 model stopped" in text
+    for count in ("1 rejected", "1 pending", "1 of 4 models failed", "1 of 4 models skipped"):
+        assert count in text
     assert text.index("SQNR 9.1 dB") < text.index("| model |")
-    assert "bad.pt is cut short" in text
+    assert "bad.pt" in text
     assert text.count("<table>") == 0
     assert MarkdownIt().enable("table").render(text).count("<tr>") == 7  # a head and six rows
 
 
-def test_the_summary_has_the_warnings_of_what_is_proven() -> None:
+def test_the_summary_lists_each_warning_once() -> None:
     noted = replace(end("onnx-int8"), notes=("calibrated with 300 random samples",))
     both = (noted, replace(noted, name="openvino-int8"))
     text = write_summary(run(model("net", *both, notes=("eager rejects 2 of 9 feeds",))))
@@ -136,11 +138,7 @@ def test_many_warnings_are_folded() -> None:
     assert "<details><summary>Warnings (9)</summary>" in text
 
 
-def test_a_run_in_which_all_holds_says_so() -> None:
-    assert "✅ modelc: all holds" in write_summary(run(model("net", end("onnx"))))
-
-
-def test_what_got_worse_stands_open_and_the_rest_is_folded() -> None:
+def test_worse_measures_are_open_and_others_folded() -> None:
     better = replace(WORSE, change=Change.BETTER, measure="latency")
     regression = Regression(base="b", changed=(WORSE, better), compared=4, left_out=("two: left",))
     text = write_summary(run(model("net", end("onnx")), code=1, regression=regression))
@@ -151,7 +149,7 @@ def test_what_got_worse_stands_open_and_the_rest_is_folded() -> None:
 
 def test_foreign_text_is_shown_as_text(records: ModuleType) -> None:
     hostile: str = records.HOSTILE
-    noted = replace(end("onnx", "failed", hostile), notes=(hostile,))
+    noted = replace(end("onnx", "rejected", hostile), notes=(hostile,))
     record = run(model("net", noted, error=hostile, hint=hostile, notes=(hostile,)), code=1)
     for text in (write_summary(record), write_comment(record)):
         html = MarkdownIt().enable("table").render(text)
@@ -162,8 +160,8 @@ def test_foreign_text_is_shown_as_text(records: ModuleType) -> None:
     ET.fromstring(write_junit(record).partition("\n")[2])
 
 
-def test_a_comment_is_short_and_bears_a_mark_of_its_own() -> None:
-    many = [model(f"m{i}", end("onnx", "failed", "x" * 300), state="failed") for i in range(300)]
+def test_a_comment_is_short_and_has_its_own_mark() -> None:
+    many = [model(f"m{i}", end("onnx", "rejected", "x" * 300)) for i in range(300)]
     text = write_comment(run(*many, code=1), link="https://forge.example/run/1")
     assert text.startswith(COMMENT_MARK)
     assert len(text.encode()) <= 16_000
@@ -171,39 +169,41 @@ def test_a_comment_is_short_and_bears_a_mark_of_its_own() -> None:
     assert "see summary.md" in text
 
 
-def test_a_comment_leads_to_the_whole_log() -> None:
+def test_a_comment_links_to_the_log() -> None:
     text = write_comment(run(model("net", end("onnx"))), link="https://forge.example/run/1")
     assert "](https://forge.example/run/1)" in text
 
 
-def test_documents_of_an_earlier_run_go_and_a_strangers_file_stays(tmp_path: Path) -> None:
+def test_only_documents_of_modelc_are_removed(tmp_path: Path) -> None:
     written = write_documents(MIXED, tmp_path)
     assert sorted(path.name for path in written) == ["comment.md", "junit.xml", "summary.md"]
     clear_documents(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / CI_DOCUMENTS[0].file).write_text("my own notes")
+    (tmp_path / CI_DOCUMENTS[0].file).write_text("mine")
     with pytest.raises(
         UsageError, check=has_code(ErrorCode.FILE_EXISTS, naming=CI_DOCUMENTS[0].file)
     ):
         clear_documents(tmp_path)
-    assert (tmp_path / CI_DOCUMENTS[0].file).read_text() == "my own notes"
+    assert (tmp_path / CI_DOCUMENTS[0].file).read_text() == "mine"
 
 
-def test_a_refusal_names_every_fault_with_its_hint_in_each_document(tmp_path: Path) -> None:
-    faults = [UsageError(f"f.toml:{n}: wrong", hint=f"mend {n}") for n in (4, 9)]
+def test_each_document_of_a_run_that_did_not_start_has_every_fault(tmp_path: Path) -> None:
+    faults = [UsageError(f"f.toml:{n}: wrong", hint=f"fix {n}") for n in (4, 9)]
     for one in CI_DOCUMENTS:
-        text = write_refusal(ProjectError(faults), one, tmp_path, link="https://j/1").read_text()
+        text = write_error_document(
+            ProjectError(faults), one, tmp_path, link="https://j/1"
+        ).read_text()
         assert one.mark in text
-        assert all(f"f.toml:{n}: wrong" in text and f"mend {n}" in text for n in (4, 9))
+        assert all(f"f.toml:{n}: wrong" in text and f"fix {n}" in text for n in (4, 9))
     assert "](https://j/1)" in (tmp_path / "comment.md").read_text()
     found = JUnitXml.fromstring((tmp_path / "junit.xml").read_bytes())
     assert (found.tests, found.errors, found.failures) == (2, 2, 0)
 
 
-def test_a_refusal_of_many_faults_is_still_a_comment(records: ModuleType, tmp_path: Path) -> None:
+def test_documents_with_many_faults_are_cut(records: ModuleType, tmp_path: Path) -> None:
     faults = [UsageError(records.HOSTILE + "x" * 900, hint=records.HOSTILE) for _ in range(500)]
     texts = {
-        one.file: write_refusal(ProjectError(faults), one, tmp_path).read_text()
+        one.file: write_error_document(ProjectError(faults), one, tmp_path).read_text()
         for one in CI_DOCUMENTS
     }
     assert len(texts["comment.md"].encode()) <= 16_000

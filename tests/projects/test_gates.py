@@ -70,17 +70,15 @@ def record(artifact: Artifact) -> Manifest:
 @pytest.mark.parametrize(
     ("gate", "artifact", "message"),
     [
-        (Gate(max_size=999), INT8, "1.0 kB, and max-size is 999 B"),
-        (Gate(max_drop=0.01), INT8, "top1 drops by 2.00%, and max-drop is 1.00%"),
-        (Gate(max_drop=0.01), replace(INT8, accuracy=None), "nothing was measured"),
-        (Gate(max_latency_ratio=1.2), replace(INT8, latency=SLOWER), "3 ms is 1.50 of its fp32"),
+        (Gate(max_size=999), INT8, "1.0 kB > max-size 999 B"),
+        (Gate(max_drop=0.01), INT8, "2.00% > max-drop 1.00%"),
+        (Gate(max_drop=0.01), replace(INT8, accuracy=None), "max-drop"),
+        (Gate(max_latency_ratio=1.2), replace(INT8, latency=SLOWER), "1.50 x"),
         (Gate(max_latency_ratio=1.2), replace(INT8, latency=None), "latency was not measured"),
-        (Gate(pattern="*-int8", max_size=1), INT8, "max-size is 1 B"),
+        (Gate(pattern="*-int8", max_size=1), INT8, "max-size 1 B"),
     ],
 )
-def test_what_does_not_keep_to_a_gate_is_named(
-    gate: Gate, artifact: Artifact, message: str
-) -> None:
+def test_a_broken_gate_is_named(gate: Gate, artifact: Artifact, message: str) -> None:
     (breach,) = find_breaches(model(gate), record(artifact))
     assert breach.artifact == "onnx-int8"
     assert message in breach.message
@@ -112,7 +110,7 @@ def test_what_was_only_needed_by_others_has_no_gates() -> None:
 def test_the_nearest_gate_goes_before_a_general_one() -> None:
     gates = (
         Gate(max_size=1),
-        Gate(pattern="onnx-int8", max_size=5000, told={"max_size": Place(key="here")}),
+        Gate(pattern="onnx-int8", max_size=5000, places={"max_size": Place(key="here")}),
     )
     assert find_breaches(model(*gates), record(INT8)) == ()
 
@@ -121,6 +119,6 @@ PLACE = Place(file="modelc.toml", line=7, key="[models.net]")
 
 
 def test_a_breach_says_where_its_gate_was_written() -> None:
-    gate = Gate(max_size=1, told={"max_size": PLACE})
+    gate = Gate(max_size=1, places={"max_size": PLACE})
     (breach,) = find_breaches(model(gate), record(INT8))
     assert breach.told == PLACE

@@ -31,6 +31,7 @@ from modelc.reports.result_rows import Outcome
 from ..reasons import has_code
 
 HTML = [find_format("html")]
+STOPPED = "bad.pt is cut short"
 
 
 @pytest.fixture
@@ -52,9 +53,7 @@ def project(tmp_path: Path, records: ModuleType, good: Manifest) -> Path:
         ModelOutcome(name="net", folder="out/net", manifest=good, seconds=2.0),
         ModelOutcome(name="a b", folder="out/a b", manifest=good),
         ModelOutcome(name="all", folder="out/all", manifest=full),
-        ModelOutcome(
-            name="bad", folder="out/bad", error=UsageError("bad.pt is cut short", hint="x")
-        ),
+        ModelOutcome(name="bad", folder="out/bad", error=UsageError(STOPPED, hint="x")),
     ]
     out = tmp_path / "out"
     for one in ended:
@@ -92,10 +91,10 @@ def test_what_did_not_pass_stands_first_and_says_why(project: Path) -> None:
     assert outcomes[0] is Outcome.REJECTED
     assert outcomes[-1] is Outcome.PASSED
     (stopped,) = [one for one in lines if one.model == "bad"]
-    assert (stopped.reason, stopped.link) == ("bad.pt is cut short", "")
+    assert (stopped.reason, stopped.link) == (STOPPED, "")
     page = render_index(read_results(project))
     assert "4 of 9" in page
-    assert "bad.pt is cut short" in page
+    assert STOPPED in page
 
 
 def test_an_older_success_of_a_model_that_stopped_is_no_row(project: Path, good: Manifest) -> None:
@@ -140,7 +139,7 @@ def test_folders_without_the_record_of_a_run_have_an_index_as_well(project: Path
 
 def test_an_empty_project_says_no(tmp_path: Path) -> None:
     write_record(RunRecord(modelc="0.1.0", exit_code=0, seconds=0.0, models=()), tmp_path)
-    assert "No: the run made and judged nothing." in render_index(read_results(tmp_path))
+    assert 'class="banner failed"' in render_index(read_results(tmp_path))
 
 
 def test_a_record_that_leads_out_of_the_folder_is_refused(project: Path) -> None:
@@ -194,9 +193,9 @@ def test_what_was_replaced_after_the_run_is_not_deployed(
     assert line.reason
 
 
-@pytest.mark.parametrize("state", ["error", "pending"])
+@pytest.mark.parametrize("state", [Outcome.FAILED, Outcome.PENDING])
 def test_an_artifact_that_the_run_did_not_make_is_not_its_success(
-    project: Path, good: Manifest, state: str
+    project: Path, good: Manifest, state: Outcome
 ) -> None:
     results = read_results(project)
     (end,) = [one for one in results.record.models if one.name == "net"]

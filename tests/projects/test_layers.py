@@ -32,6 +32,7 @@ seed = 2
 checkpoint = "o.pt"
 to = "onnx"
 """
+UNKNOWN, INVALID = ErrorCode.UNKNOWN_NAME, ErrorCode.INVALID_VALUE
 
 
 @pytest.fixture
@@ -63,12 +64,12 @@ def test_the_stronger_layer_holds(
     settings = resolve_settings(project, given)
     assert of(settings, "digits", "seed").value == digits
     assert of(settings, "other", "seed").value == other
-    assert str(of(settings, "digits", "seed").told).endswith(told)
+    assert str(of(settings, "digits", "seed").place).endswith(told)
 
 
 def test_what_nobody_says_is_built_in(project: Project) -> None:
     said = of(resolve_settings(project), "digits", "precision")
-    assert (said.value, said.told.key) == (("fp32",), "default")
+    assert (said.value, said.place.key) == (("fp32",), "default")
 
 
 def test_limits_go_over_each_other_one_by_one(project: Project) -> None:
@@ -94,7 +95,7 @@ def test_settings_of_the_run_go_over_the_file(project: Project) -> None:
     settings = resolve_settings(project, given)
     assert (settings.run.jobs, settings.run.memory) == (4, 10**9)
     assert settings.run.out == project.folder / "build"
-    assert settings.run_said["jobs",].told.key == "--jobs"
+    assert settings.run_said["jobs",].place.key == "--jobs"
 
 
 def test_paths_of_flags_and_variables_begin_here(project: Project) -> None:
@@ -132,29 +133,32 @@ def test_a_variable_that_means_nothing_is_told_with_the_nearest(project: Project
 
 
 @pytest.mark.parametrize(
-    ("text", "says", "hint"),
+    ("text", "code", "naming", "hint"),
     [
-        ("seed", "--set seed: it is not KEY=VALUE", "seed=3"),
-        ("sede=3", "unknown key sede", "'seed'"),
-        ("digits.sede=3", "unknown key sede", "'seed'"),
-        ("digit.seed=3", "unknown model 'digit'", "'digits'"),
-        ("checkpoint=x", "each model has its own", "NAME.checkpoint"),
-        ("digits=3", "unknown key (nothing)", ""),
-        ("digits.gates=3", "unknown key gates", "known are gates.max-drop"),
-        ("digits.gates.a.b.max-size=3", "unknown key", ""),
-        ("digits.jobs=3", "jobs is of the whole run", "--set jobs=3"),
-        ("seed=x", "'x' is not a whole number", "whole number"),
-        ("seed=-1", "it cannot be -1", "0 or more"),
-        ("to=[onnx", "is no list", '["one", "two"]'),
-        ("to=", "an empty text", "leave to out"),
-        ("a\nb=3", "is not KEY=VALUE", ""),
+        ("seed", INVALID, "--set seed: ", "seed=3"),
+        ("sede=3", UNKNOWN, "sede", "'seed'"),
+        ("digits.sede=3", UNKNOWN, "sede", "'seed'"),
+        ("digit.seed=3", UNKNOWN, "'digit'", "'digits'"),
+        ("checkpoint=x", UNKNOWN, "checkpoint", "NAME.checkpoint"),
+        ("digits=3", UNKNOWN, "(nothing)", ""),
+        ("digits.gates=3", UNKNOWN, "gates", "gates.max-drop"),
+        ("digits.gates.a.b.max-size=3", UNKNOWN, "max-size", ""),
+        ("digits.jobs=3", UNKNOWN, "jobs", "--set jobs=3"),
+        ("seed=x", INVALID, "'x'", "whole number"),
+        ("seed=-1", INVALID, "-1", "0 or more"),
+        ("to=[onnx", INVALID, "'[onnx'", '["one", "two"]'),
+        ("to=", INVALID, "", "remove to"),
+        ("a\nb=3", INVALID, "", ""),
     ],
 )
-def test_a_flag_that_cannot_be_is_named(project: Project, text: str, says: str, hint: str) -> None:
+def test_an_invalid_flag_is_named(
+    project: Project, text: str, code: ErrorCode, naming: str, hint: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         resolve_settings(project, Overrides(sets=(text,)))
     assert caught.value.text.startswith("--set ")
-    assert says in caught.value.text
+    assert caught.value.code is code
+    assert naming in caught.value.text
     assert hint in caught.value.hint
 
 

@@ -101,7 +101,7 @@ def test_a_second_run_makes_nothing_and_a_changed_weight_makes_its_own_model_alo
     assert digests[0] != digests[1]
 
 
-def test_what_a_converter_refuses_for_the_model_is_tried_once_and_told_each_time(
+def test_a_conversion_that_fails_is_tried_once_and_reported_each_time(
     place: Place,
 ) -> None:
     """gate branches on tensor data: torch.export will not have it on another day either."""
@@ -119,20 +119,20 @@ def test_what_a_converter_refuses_for_the_model_is_tried_once_and_told_each_time
     assert (failure.step, failure.exit_code, again.exit_code) == ("pt2", 5, 5)
     (model,) = make_record([again], seconds=0.0).models
     ends = {one.name: (one.state, one.source) for one in model.artifacts}
-    assert ends == {"pt2": ("error", "kept"), "onnx": ("passed", "kept")}
+    assert ends == {"pt2": ("failed", "kept"), "onnx": ("passed", "kept")}
     source = place.folder / "modelc.toml"
     source.write_text(source.read_text() + "opset = 20\n")
     assert made(place.run()["one"]) == ["pt2", "onnx"]
 
 
-def test_a_bug_of_ours_ends_one_model_and_is_told_with_its_traceback(
+def test_a_bug_ends_one_model_and_its_traceback_is_logged(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = supervisor.run_isolated
 
     def breaks(order: Order, *args: object, **options: object) -> Manifest:
         if order.out.name == "one":
-            raise ChildBugError("KeyError('x')") from RuntimeError("in the child, line 7")
+            raise ChildBugError("KeyError('x')") from RuntimeError("line 7")
         return real(order, *args, **options)  # type: ignore[arg-type]  # passed on as they came
 
     monkeypatch.setattr(supervisor, "run_isolated", breaks)
@@ -145,7 +145,7 @@ def test_a_bug_of_ours_ends_one_model_and_is_told_with_its_traceback(
     assert "KeyError('x')" in error.message
     log = Path(ended["one"].folder) / "logs" / "bug.log"
     assert str(log) in error.hint
-    assert "in the child, line 7" in log.read_text()
+    assert "line 7" in log.read_text()
 
 
 def test_the_seconds_of_a_model_are_of_its_own_work(

@@ -22,6 +22,7 @@ from modelc.pipeline.recorded_run import load_manifest
 from modelc.projects.project_records import ModelOutcome
 from modelc.projects.run_record import RUN_FILE, clear_record, make_record, write_record
 from modelc.projects.verify_project import verify_results
+from modelc.reports.result_rows import Outcome
 
 from ..reasons import has_code
 
@@ -57,12 +58,12 @@ def test_a_run_in_which_nothing_passed_claims_nothing(
     shutil.copytree(exports("gate"), out / "one")
     ended = [ModelOutcome(name="one", folder="elsewhere/one", manifest=load_manifest(out / "one"))]
     record = make_record(ended, seconds=1.0)
-    ends = tuple(replace(one, state="failed") for one in record.models[0].artifacts)
-    model = replace(record.models[0], state="failed", artifacts=ends)
+    ends = tuple(replace(one, state=Outcome.REJECTED) for one in record.models[0].artifacts)
+    model = replace(record.models[0], state=Outcome.REJECTED, artifacts=ends)
     write_record(replace(record, models=(model,)), out)
     of_model = [one for one in verify_results(out).run if one.of == "one"]
     assert [one.found for one in of_model] == [CheckOutcome.UNCHECKED]
-    assert of_model[0].detail.startswith("not claimed")
+    assert str(Outcome.REJECTED) in of_model[0].detail
 
 
 def test_a_flipped_bit_in_the_runs_record_fails(ran: Path) -> None:

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import util
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from modelc.core.manifest import Manifest
 
+from . import records
 
-def _load() -> ModuleType:
-    """`records.py` beside this file; tests are not a package."""
-    spec = util.spec_from_file_location("report_records", Path(__file__).with_name("records.py"))
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError("records.py")
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_RECORDS = _load()
-CASES: dict[str, Callable[[], Manifest]] = _RECORDS.CASES
-
-
-@pytest.fixture(scope="session")
-def records() -> ModuleType:
-    """`records.judged(...)`, `records.artifact(...)`: what the manifests are made of."""
-    return _RECORDS
+CASES = records.CASES
 
 
 @pytest.fixture(params=list(CASES), scope="session")

@@ -1,7 +1,4 @@
-"""Manifests made of the records directly: empty, full, failed, pending, hostile and large.
-
-Tests are no package: `conftest.py` and others load this file by its path.
-"""
+"""Manifests made of the records directly: empty, full, failed, pending, hostile and large."""
 
 from __future__ import annotations
 
@@ -31,6 +28,19 @@ from modelc.core.records import (
 )
 from modelc.core.signature import Dim, InputSpec, Signature
 from modelc.core.verdict import OutputVerdict, Reason, State, Tolerance, Verdict
+from modelc.pipeline.report_files import render_report
+from modelc.reports.report_formats import find_format
+
+
+def render_html(manifest: Manifest) -> str:
+    """The page of a manifest, as `modelc report` writes it."""
+    return render_report(manifest, find_format("html"))
+
+
+def render_markdown(manifest: Manifest) -> str:
+    """The Markdown of a manifest, as `modelc report` writes it."""
+    return render_report(manifest, find_format("md"))
+
 
 TOLERANCE = Tolerance(atol=1e-6, rtol=1e-4, min_sqnr=90.0)
 WEIGHTS = "8f4a1010d25defe922fd7b21e20251a92c46695b8dbe53e26eca86fde61919bb"

@@ -20,6 +20,7 @@ from modelc.reports.comparison_documents import comparison_markdown, comparison_
 from ..reasons import because
 
 INT8, FP32 = 1, 0  # places in the full manifest
+LAYERS, WORK = "layers in int8", "work in int8"  # measures
 
 
 def with_artifact(manifest: Manifest, place: int, **changes: object) -> Manifest:
@@ -216,7 +217,7 @@ def test_a_share_of_time_is_compared_by_layers(full: Manifest) -> None:
     )
     fewer = timed(1, 0.9)
     found = changed(compare_manifests(before, with_artifact(full, INT8, coverage=fewer)))
-    assert found == {("onnx-int8", "layers in int8"): Change.WORSE}
+    assert found == {("onnx-int8", LAYERS): Change.WORSE}
 
 
 @pytest.mark.parametrize(
@@ -225,7 +226,7 @@ def test_a_share_of_time_is_compared_by_layers(full: Manifest) -> None:
 def test_less_work_in_the_precision_is_worse(full: Manifest, share: float, change: Change) -> None:
     cover = Coverage(layers={"int8": 4}, share={"int8": share}, work="FLOPs", source="ONNX types")
     found = changed(compare_manifests(full, with_artifact(full, INT8, coverage=cover)))
-    assert found == {("onnx-int8", "work in int8"): change}
+    assert found == {("onnx-int8", WORK): change}
 
 
 def accuracy(full: Manifest, **changes: object) -> Artifact:

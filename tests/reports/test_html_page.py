@@ -12,7 +12,8 @@ import pytest
 
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import ChannelVerdict
-from modelc.reports import html_page
+
+from .records import render_html
 
 VOID = {"meta", "br", "col", "hr"}
 OURS = {
@@ -92,14 +93,14 @@ class Page(HTMLParser):
 
 
 def test_every_page_is_balanced_and_made_of_our_elements_alone(any_manifest: Manifest) -> None:
-    page = Page(html_page.render_html(any_manifest))
+    page = Page(render_html(any_manifest))
     assert page.open == []
     assert {name for name, _ in page.elements} <= OURS
     assert [name for name, _ in page.elements].count("script") == 1
 
 
 def test_no_page_asks_anything_of_a_network(any_manifest: Manifest) -> None:
-    page = Page(html_page.render_html(any_manifest))
+    page = Page(render_html(any_manifest))
     reaching = {
         "src",
         "srcset",
@@ -119,19 +120,19 @@ def test_no_page_asks_anything_of_a_network(any_manifest: Manifest) -> None:
 
 
 def test_no_element_of_any_page_has_a_handler(any_manifest: Manifest) -> None:
-    page = Page(html_page.render_html(any_manifest))
+    page = Page(render_html(any_manifest))
     assert not [name for _, given in page.elements for name in given if name.startswith("on")]
 
 
 def test_ids_are_unique_and_links_lead_to_them(any_manifest: Manifest) -> None:
-    page = Page(html_page.render_html(any_manifest))
+    page = Page(render_html(any_manifest))
     ids = page.values("id")
     assert len(ids) == len(set(ids))
     assert {link.removeprefix("#") for link in page.values("href")} <= set(ids)
 
 
 def test_a_hostile_text_is_shown_as_text(hostile: Manifest) -> None:
-    html = html_page.render_html(hostile)
+    html = render_html(hostile)
     assert "<img" not in html
     page = Page(html)
     shown = "".join(page.text)
@@ -142,7 +143,7 @@ def test_a_hostile_text_is_shown_as_text(hostile: Manifest) -> None:
 
 
 def test_the_page_says_everything_that_the_manifest_holds(full: Manifest) -> None:
-    shown = " ".join(Page(html_page.render_html(full)).text)
+    shown = " ".join(Page(render_html(full)).text)
     wanted = (
         "openvino was rejected",
         "-58.5 dB",
@@ -180,46 +181,19 @@ def test_the_page_says_everything_that_the_manifest_holds(full: Manifest) -> Non
     assert [text for text in wanted if text not in shown] == []
 
 
-def test_the_order_is_written_as_a_command(full: Manifest) -> None:
-    shown = " ".join(Page(html_page.render_html(full)).text)
-    command = (
-        "modelc export models/digits.safetensors --model nets.digits:build --model-arg 'depth=2 3' "
-        "--samples models/samples.npz --to onnx:fp32 --to onnx:int8 "
-        "--input 'x:float32[batch=1..8,64]' --feeds 5 --seed 3 -o out"
-    )
-    assert command in shown
-
-
-def test_the_command_has_all_that_the_order_said_of_the_verdict(full: Manifest) -> None:
-    said = {"min_sqnr": "43", "search": "20", "max_trials": "1", "data": "../held.npz",
-            "preprocess": "resize=8x8,scale=1/255", "max_drop": "0.005",
-            "tolerance": "min-cosine=0.9 logits:rtol=0.01",
-            "accept_branch": "gate.py:24", "static": "seq height", "patch": "nets:fast",
-            "custom_op": "my::a=ops:a my::b=ops:b", "for": "onnxruntime==1.20"}  # fmt: skip
-    shown = " ".join(Page(html_page.render_html(replace(full, order={**full.order, **said}))).text)
-    for words in (
-        "--min-sqnr 43", "--search 20", "--max-trials 1", "--data ../held.npz", "--max-drop 0.005",
-        "--preprocess resize=8x8,scale=1/255", "--accept-branch gate.py:24",
-        "--static seq --static height", "--patch nets:fast", "--for onnxruntime==1.20",
-        "--custom-op my::a=ops:a --custom-op my::b=ops:b",
-        "--tolerance min-cosine=0.9 --tolerance logits:rtol=0.01",
-    ):  # fmt: skip
-        assert words in shown, words
-
-
 def test_a_section_without_content_is_left_out(made: Callable[[str], Manifest]) -> None:
-    ids = Page(html_page.render_html(made("refused"))).values("id")
+    ids = Page(render_html(made("refused"))).values("id")
     assert "reasons" in ids
     assert not {"layers", "branches", "accuracy", "tradeoffs", "calibration"} & set(ids)
 
 
 def test_nothing_judged_is_never_shown_as_a_success(made: Callable[[str], Manifest]) -> None:
-    html = html_page.render_html(made("empty"))
+    html = render_html(made("empty"))
     assert 'class="banner failed"' in html
 
 
 def test_an_artifact_without_a_verdict_is_not_shown_as_proven(full: Manifest) -> None:
-    html = html_page.render_html(
+    html = render_html(
         replace(full, artifacts=full.artifacts[:1], verdicts=(), failures=(), pending=())
     )
     assert 'class="banner failed"' in html
@@ -239,9 +213,7 @@ def test_a_chain_that_is_too_long_or_a_circle_still_gives_a_tree(full: Manifest)
     )
     circle = replace(chain[0], parent=f"{count - 1:064}")
     for artifacts in (chain, (circle, *chain[1:])):
-        html = html_page.render_html(
-            replace(full, artifacts=artifacts, verdicts=(), failures=(), pending=())
-        )
+        html = render_html(replace(full, artifacts=artifacts, verdicts=(), failures=(), pending=()))
         tree = html[html.index('<ul class="tree">') : html.index('id="files"')]
         found = re.findall(r"<b>(a\d+)</b>", tree)
         assert sorted(found) == sorted(artifact.name for artifact in artifacts)
@@ -251,14 +223,14 @@ def test_a_chain_that_is_too_long_or_a_circle_still_gives_a_tree(full: Manifest)
 def test_odd_figures_do_not_break_a_chart(full: Manifest, value: float) -> None:
     found = full.localisations[0]
     odd = replace(found, curve=(("a", value), ("b", 3.0), ("c", None)))
-    html = html_page.render_html(replace(full, localisations=(odd,)))
+    html = render_html(replace(full, localisations=(odd,)))
     drawn = html[html.index('class="chart"') : html.index("last layer")]
     assert not re.search(r'"[^"]*(nan|inf)', drawn)
     assert "M" in drawn
 
 
 def test_agreement_and_channels_are_shown_where_they_were_measured(full: Manifest) -> None:
-    plain = html_page.render_html(full)
+    plain = render_html(full)
     assert "same top-1" not in plain
     assert "Worst channels" not in plain
     first = full.verdicts[0]
@@ -267,7 +239,7 @@ def test_agreement_and_channels_are_shown_where_they_were_measured(full: Manifes
     channel = ChannelVerdict(output=output.output, axis=1, channel=17, sqnr=88.8, max_abs=3e-6,
                              allowed=1e-6, more=2, times_floor=4.5)  # fmt: skip
     verdict = replace(first, outputs=(output, *first.outputs[1:]), channels=(channel,))
-    page = html_page.render_html(replace(full, verdicts=(verdict, *full.verdicts[1:])))
+    page = render_html(replace(full, verdicts=(verdict, *full.verdicts[1:])))
     for text in ("same top-1", "98.76%", "100.00%", "1.25 x", "Worst channels", "88.8 dB", "4.5 x"):
         assert text in page, text
 
@@ -276,7 +248,7 @@ def test_a_feed_that_does_not_count_is_not_shown_as_a_pass(full: Manifest) -> No
     first = full.verdicts[0]
     reason = "does not count: SQNR 3 dB < 40"
     loose = replace(first.outputs[0], loose=True, reason=reason)
-    page = html_page.render_html(
+    page = render_html(
         replace(full, verdicts=(replace(first, outputs=(loose,)), *full.verdicts[1:]))
     )
     assert f"form only, {reason.replace('<', '&lt;')}" in page
@@ -286,8 +258,6 @@ def test_a_layer_without_a_source_line_names_none(records: ModuleType) -> None:
     manifest = records.full()
     (found, *others) = manifest.localisations
     layers = tuple(replace(one, file="", line=0) for one in found.layers)
-    page = html_page.render_html(
-        replace(manifest, localisations=(replace(found, layers=layers), *others))
-    )
+    page = render_html(replace(manifest, localisations=(replace(found, layers=layers), *others)))
     assert ":0<" not in page
     assert found.guilty in page

@@ -10,21 +10,22 @@ import pytest
 from markdown_it import MarkdownIt
 
 from modelc.core.manifest import Manifest
-from modelc.reports import markdown
 from modelc.reports.markdown import MARKDOWN_LIMIT, MarkdownBlock, as_prose, code_span, fit_blocks
+
+from .records import render_markdown
 
 READER = MarkdownIt("gfm-like", {"linkify": False})
 
 
 def test_every_document_is_under_the_limit_and_balanced(any_manifest: Manifest) -> None:
-    text = markdown.render_markdown(any_manifest)
+    text = render_markdown(any_manifest)
     assert len(text.encode()) <= MARKDOWN_LIMIT
     assert text.count("<details>") == text.count("</details>")
     assert text.startswith("<!-- modelc report -->\n")
 
 
 def test_verdicts_and_reasons_stand_before_what_is_folded(full: Manifest) -> None:
-    text = markdown.render_markdown(full)
+    text = render_markdown(full)
     order = (
         "❌ rejected",
         "| `rejected/openvino` | ❌ **rejected** | -58.5 dB |",
@@ -39,7 +40,7 @@ def test_verdicts_and_reasons_stand_before_what_is_folded(full: Manifest) -> Non
 
 
 def test_failed_and_not_judged_are_told_apart(full: Manifest) -> None:
-    rows = [line for line in markdown.render_markdown(full).splitlines() if line.startswith("| `")]
+    rows = [line for line in render_markdown(full).splitlines() if line.startswith("| `")]
     told = {row.split("|")[1].strip(" `"): row.split("|")[2].strip() for row in rows[:6]}
     assert told == {
         "rejected/openvino": "❌ **rejected**",
@@ -52,17 +53,17 @@ def test_failed_and_not_judged_are_told_apart(full: Manifest) -> None:
 
 
 def test_a_hostile_text_makes_no_markup(hostile: Manifest, full: Manifest) -> None:
-    html = READER.render(markdown.render_markdown(hostile))
-    plain = READER.render(markdown.render_markdown(full))
+    html = READER.render(render_markdown(hostile))
+    plain = READER.render(render_markdown(full))
     tags = [re.findall(r"<(\w+)", page) for page in (html, plain)]
     assert set(tags[0]) <= set(tags[1])
     for live in ("<img", "<a ", "<script", "href="):
         assert live not in html
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", markdown.render_markdown(hostile))
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", render_markdown(hostile))
 
 
 def test_every_table_is_read_as_one(any_manifest: Manifest) -> None:
-    tokens = READER.parse(markdown.render_markdown(any_manifest))
+    tokens = READER.parse(render_markdown(any_manifest))
     rows = [t.content for t in tokens if t.type == "inline" and t.content.startswith("| ")]
     assert not rows, "what is no table is read as text"
 
@@ -70,7 +71,7 @@ def test_every_table_is_read_as_one(any_manifest: Manifest) -> None:
 def test_what_is_cut_is_said(made: Callable[[str], Manifest]) -> None:
     large = made("large")
     notes = tuple(f"{i} {'long ' * 90}" for i in range(400))
-    text = markdown.render_markdown(replace(large, notes=notes))
+    text = render_markdown(replace(large, notes=notes))
     assert len(text.encode()) <= MARKDOWN_LIMIT
     last = text.splitlines()[-1]
     assert "60 kB" in last
@@ -87,7 +88,7 @@ def test_a_cut_table_of_a_thousand_artifacts_still_shows_what_was_refused(
     passed = tuple(replace(artifact, name=name, rejected=False) for name in names)
     good = tuple(replace(made("full").verdicts[0], artifact=name) for name in names)
     many = replace(refused, artifacts=(*passed, artifact), verdicts=(*good, verdict))
-    text = markdown.render_markdown(many)
+    text = render_markdown(many)
     assert len(text.encode()) <= MARKDOWN_LIMIT
     assert "| `rejected/onnx` | ❌ **rejected**" in text
     assert "'mask'" in text

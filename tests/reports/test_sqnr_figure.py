@@ -16,9 +16,11 @@ from modelc.core.verdict import Excuse, OutputVerdict, State, Verdict
 from modelc.projects.ci_markdown import write_summary
 from modelc.projects.project_records import ModelOutcome
 from modelc.projects.run_record import make_record
-from modelc.reports import html_page, junit, markdown
+from modelc.reports import junit
 from modelc.reports.comparison import compare_manifests
 from modelc.reports.result_rows import sqnr_text
+
+from .records import render_html, render_markdown
 
 
 @pytest.fixture
@@ -100,13 +102,13 @@ def test_every_surface_shows_the_same_figure(detector: Manifest) -> None:
     for text in (
         _printed(show_manifest, detector, "out"),
         _printed(show_verdict, detector.verdicts[0]),
-        markdown.render_markdown(detector),
+        render_markdown(detector),
         write_summary(record),
     ):
         assert "120.0" in text
         assert " 0.0 " not in text
         assert "excused" not in text
-    page = html_page.render_html(detector)
+    page = render_html(detector)
     assert "120.0 dB" in page.partition('id="reasons"')[0]
     assert "ill-conditioned" in page
 

@@ -1,50 +1,29 @@
-"""Commands that repeat the run of a manifest."""
+"""Commands that repeat the run of a manifest, for its reports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from shlex import quote
 
 from ..core.manifest import Manifest
 from ..core.nested_values import is_loader_spec
-from .text_format import escape_control
+from ..reports.result_rows import EXAMPLE_FOLDER, ReplayCommand
+from ..reports.text_format import escape_control
+from .option_spec import OptionSpec, ValueKind
+from .option_table import options_of
 
-EXAMPLE_FOLDER = "out"  # placeholder: a manifest does not know its folder
-_WORDS = {"capture": "--capture", "opset": "--opset", "device": "--device",
-          "calibration": "--calib", "quantizer": "--quantizer",
-          "calib_method": "--calib-method", "calib_samples": "--calib-samples",
-          "calib_select": "--calib-select", "calib_seed": "--calib-seed",
-          "preprocess": "--preprocess", "atol": "--atol", "rtol": "--rtol",
-          "min_sqnr": "--min-sqnr", "capture_timeout": "--capture-timeout",
-          "search": "--search", "sensitivity": "--sensitivity",
-          "max_trials": "--max-trials", "data": "--data",
-          "metric": "--metric", "metric_output": "--metric-output",
-          "max_drop": "--max-drop"}  # fmt: skip
-_LISTS = {"to": "--to", "inputs": "--input", "keep_fp": "--keep-fp", "tolerance": "--tolerance",
-          "accept_branch": "--accept-branch", "static": "--static", "patch": "--patch",
-          "custom_op": "--custom-op", "for": "--for"}  # fmt: skip
-_SWITCHES = {"external_data": "--external-data", "half_io": "--half-io", "narrow": "--narrow",
-             "guard": "--guard"}  # fmt: skip
 _DEFAULT_VALUES = ("auto", "default", "false")  # same as without the option
+_OTHER_KEYS = {"input": "inputs", "calib": "calibration"}  # names in the manifest
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplayCommand:
-    """A command line and its purpose."""
-
-    purpose: str
-    text: str
-
-
-def list_commands(manifest: Manifest) -> tuple[ReplayCommand, ...]:
-    """Return commands that repeat the export and the validation, finish, and replay feeds."""
-    return tuple(_make_commands(manifest))
-
-
-def _make_commands(manifest: Manifest) -> Iterator[ReplayCommand]:
+def list_commands(manifest: Manifest) -> Iterator[ReplayCommand]:
+    """Yield commands that repeat the export and the validation, finish, and replay feeds."""
     if manifest.order.get("to"):
-        yield ReplayCommand(purpose="export again", text=_export_command(manifest))
+        options = _options_by_key()
+        other = {key: value for key, value in manifest.order.items() if key not in options}
+        added = ", ".join(f"{key}={value}" for key, value in other.items())
+        purpose = f"export again (further options: {added})" if added else "export again"
+        yield ReplayCommand(purpose=escape_control(purpose), text=_export_command(manifest))
     if manifest.artifacts:
         yield ReplayCommand(purpose="validate again", text=f"modelc validate {EXAMPLE_FOLDER}")
     for command in dict.fromkeys(pending.command for pending in manifest.pending):
@@ -57,6 +36,13 @@ def _make_commands(manifest: Manifest) -> Iterator[ReplayCommand]:
             yield ReplayCommand(
                 purpose=escape_control(purpose), text=escape_control(verdict.worst.replay)
             )
+
+
+def _options_by_key() -> dict[str, OptionSpec]:
+    """Return the options of export by their keys in the manifest."""
+    return {
+        _OTHER_KEYS.get(one.name, one.name.replace("-", "_")): one for one in options_of("export")
+    }
 
 
 def _export_command(manifest: Manifest) -> str:
@@ -89,19 +75,13 @@ def _path_from_parent(path: str) -> str:
 
 
 def _order_options(order: Mapping[str, str]) -> Iterator[str]:
+    options = _options_by_key()
     for key, value in order.items():
-        if value in _DEFAULT_VALUES:
+        if key not in options or value in _DEFAULT_VALUES:
             continue
-        if key in _WORDS:
-            yield from (_WORDS[key], value)
-        elif key in _SWITCHES:
-            yield _SWITCHES[key]
-        elif key in _LISTS:
-            for one in value.split():
-                yield from (_LISTS[key], one)
-
-
-def options_left_out(order: Mapping[str, str]) -> dict[str, str]:
-    """Return the requested options that the command lacks: those of a single format."""
-    known = {*_WORDS, *_LISTS, *_SWITCHES}
-    return {key: value for key, value in order.items() if key not in known}
+        flag, spec = f"--{options[key].name}", options[key]
+        if spec.kind is ValueKind.TRUTH:
+            yield flag
+        else:
+            for one in value.split() if spec.many else [value]:
+                yield from (flag, one)
