@@ -156,22 +156,24 @@ def test_few_layers_are_measured_one_by_one() -> None:
 
 
 def ranked_by(
-    most: int, noise: Callable[[int], float], count: int = 512, allowed: float = 1e-6
+    most: int, noise: Callable[[int], float], count: int = 512, *, used: int | None = None
 ) -> Ranking:
-    """The ranking by at most so many measurements."""
+    """The ranking by at most `most` measurements, of which it takes at most `used`."""
     measured: list[tuple[int, ...]] = []
+    allowed = 1e-6 if used is None else 1e-3
 
     def measure(layers: tuple[int, ...]) -> Noise:
         measured.append(layers)
         return (sum(map(noise, layers)),)
 
     found = measure_noises(count, measure, allowed=allowed, most=most)
-    assert len(measured) <= (most if allowed < 1e-3 else 1 + 16 + 2 * 2 * 5)
+    assert len(measured) <= (used or most)
     return rank_by_noise(found)
 
 
 def test_only_loud_blocks_of_many_layers_are_split() -> None:
-    ranking = ranked_by(1000, lambda layer: 1e-2 if layer in (17, 444) else 1e-9, allowed=1e-3)
+    few = 1 + 16 + 2 * 2 * 5
+    ranking = ranked_by(1000, lambda layer: 1e-2 if layer in (17, 444) else 1e-9, used=few)
     assert set(ranking.order[:2]) == {17, 444}
 
 
