@@ -69,6 +69,11 @@ class EagerReference:
     stamp: ChangeGuard = NO_GUARD
     given: UserSamples | None = None
 
+    @property
+    def sample(self) -> Feed | None:
+        """The user's first sample."""
+        return None if self.given is None else self.given.first
+
 
 def read_checkpoint(source: Source, progress: Progress) -> Checkpoint:
     """Identify and hash the checkpoint without importing a framework.
@@ -270,7 +275,7 @@ def refer_within(eager: EagerReference, signature: Signature, progress: Progress
     """
     given, seed = eager.given, eager.feeds.seed
     try:
-        example = draw_example_feed(signature, seed, None if given is None else given.first)
+        example = draw_example_feed(signature, seed, eager.sample)
     except UsageError:
         given, example = None, draw_example_feed(signature, seed)
     narrow = replace(eager, signature=signature, example=example, given=given)
@@ -284,10 +289,9 @@ def _run_feeds(
     wanted: Callable[[NamedFeed], bool] | None,
 ) -> EagerReference:
     """Check that eager is deterministic, then run it once on each wanted feed."""
-    plan, seed, given = eager.feeds, eager.feeds.seed, eager.given
-    samples = None if given is None else given.first
+    plan, seed, samples = eager.feeds, eager.feeds.seed, eager.sample
     basic = draw_feeds(eager.signature, count=plan.count, seed=seed, samples=samples)
-    real, misfits = further_feeds(given, eager.signature)
+    real, misfits = further_feeds(eager.given, eager.signature)
     drawn = (
         *draw_edge_case_feeds(eager.signature, seed=seed, samples=samples),
         *draw_wide_feeds(eager.signature, seed=seed, samples=samples),

@@ -113,11 +113,9 @@ def _narrower_together(
 def restrict_reference(eager: EagerReference, inputs: Sequence[InputSpec]) -> EagerReference:
     """Return the eager reference with other ranges of wide inputs; only wide feeds rerun."""
     signature = replace(eager.signature, inputs=tuple(inputs))
-    seed, given = eager.feeds.seed, eager.given
-    samples = None if given is None else given.first
     within = replace(eager, signature=signature)
     wide = run_reference(
-        draw_wide_feeds(signature, seed=seed, samples=samples),
+        draw_wide_feeds(signature, seed=eager.feeds.seed, samples=eager.sample),
         lambda feed: run_eager(within, feed),
         no_progress,
     )

@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Any, cast
 from modelc.checkpoints.eager_model import Eager, open_eager
 from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.call import parameters_of
+from modelc.core.events import Tell, ignore_events
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
 from modelc.core.signature import InputSpec, Signature, merge_inputs
+from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
+from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.reply_evidence import Evidence
+from modelc.pipeline.run_progress import Progress
 from modelc.validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from modelc.validators.tolerance import TOLERANCES
 
 if TYPE_CHECKING:
-    from torch import nn
+    from pathlib import Path
 
-    from modelc.pipeline.eager_reference import EagerReference
+    from torch import nn
 
 
 def signature_of(
@@ -46,6 +50,12 @@ def open_module(module: nn.Module, *inputs: str) -> tuple[Eager, Signature]:
 def reference_of(eager: Eager, **parts: Any) -> EagerReference:
     """An eager reference with the model and these fields alone."""
     return cast("EagerReference", SimpleNamespace(model=eager, **parts))
+
+
+def open_source(source: Source, logs: Path, tell: Tell = ignore_events) -> EagerReference:
+    """The eager reference of an order's source, with its steps told."""
+    progress = Progress(tell=tell, logs=logs)
+    return open_reference(source, read_checkpoint(source, progress), Judging(), progress)
 
 
 def evidence_of(

@@ -21,7 +21,7 @@ from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
 from modelc.pipeline.accuracy_gate import check_accuracy
-from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
+from modelc.pipeline.eager_reference import EagerReference
 from modelc.pipeline.finish_pending import finish_pending
 from modelc.pipeline.judge_case import Candidate, JudgeRequest
 from modelc.pipeline.labelled_accuracy import (
@@ -40,6 +40,7 @@ from modelc.pipeline.validate_file import rejudge_folder
 from modelc.pipeline.validate_folder import validate_folder
 from modelc.validators.ruling import Judgment, Ruling
 
+from ..open_models import open_source
 from ..reasons import has_code, reason_codes
 from .conftest import eagerly
 from .test_pending import table
@@ -56,8 +57,7 @@ def measuring(source: object = HELD_OUT, **parts: Any) -> Measuring:
 
 @pytest.fixture(scope="module")
 def subject(digits_source: Source, tmp_path_factory: pytest.TempPathFactory) -> EagerReference:
-    stage = Progress(tell=ignore_events, logs=tmp_path_factory.mktemp("logs"))
-    return open_reference(digits_source, read_checkpoint(digits_source, stage), Judging(), stage)
+    return open_source(digits_source, tmp_path_factory.mktemp("logs"))
 
 
 @pytest.fixture(scope="module")
@@ -514,11 +514,11 @@ def test_an_engine_is_measured_on_the_host_that_builds_it(
 
 def test_padding_of_a_fixed_batch_is_not_scored(digits_source: Source, tmp_path: Path) -> None:
     source = replace(digits_source, inputs=("x:float32[4,1,8,8]",), samples=None)
-    stage = Progress(tell=ignore_events, logs=tmp_path / "logs")
-    fixed = open_reference(source, read_checkpoint(source, stage), Judging(), stage)
+    fixed = open_source(source, tmp_path)
+    progress = Progress(tell=ignore_events, logs=tmp_path)
     runner = Changed(fixed, lambda _, logits: logits)
     with ExitStack() as held:
-        labelled = enter_labelled(measuring(), fixed, stage, held)
+        labelled = enter_labelled(measuring(), fixed, progress, held)
         assert labelled is not None
         found = measure_accuracy(runner, labelled)
     assert runner.sizes == {4}

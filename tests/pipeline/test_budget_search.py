@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import pytest
 
@@ -155,34 +155,26 @@ def test_few_layers_are_measured_one_by_one() -> None:
     assert measured == [(i,) for i in range(5)]
 
 
-def runs_for(loud: Collection[int], count: int) -> tuple[int, Ranking]:
+def ranked_by(
+    most: int, noise: Callable[[int], float], count: int = 512, *, used: int | None = None
+) -> Ranking:
+    """The ranking by at most `most` measurements, of which it takes at most `used`."""
     measured: list[tuple[int, ...]] = []
-
-    def measure(layers: tuple[int, ...]) -> Noise:
-        measured.append(layers)
-        return (sum(1e-2 if layer in loud else 1e-9 for layer in layers),)
-
-    found = measure_noises(count, measure, allowed=1e-3, most=1000)
-    return len(measured), rank_by_noise(found)
-
-
-def test_only_loud_blocks_of_many_layers_are_split() -> None:
-    runs, ranking = runs_for({17, 444}, 512)
-    assert set(ranking.order[:2]) == {17, 444}
-    assert runs <= 1 + 16 + 2 * 2 * 5
-
-
-def ranked_by(most: int, noise: Callable[[int], float], count: int = 512) -> Ranking:
-    """The ranking by so many measurements."""
-    measured: list[tuple[int, ...]] = []
+    allowed = 1e-6 if used is None else 1e-3
 
     def measure(layers: tuple[int, ...]) -> Noise:
         measured.append(layers)
         return (sum(map(noise, layers)),)
 
-    found = measure_noises(count, measure, allowed=1e-6, most=most)
-    assert len(measured) <= most
+    found = measure_noises(count, measure, allowed=allowed, most=most)
+    assert len(measured) <= (used or most)
     return rank_by_noise(found)
+
+
+def test_only_loud_blocks_of_many_layers_are_split() -> None:
+    few = 1 + 16 + 2 * 2 * 5
+    ranking = ranked_by(1000, lambda layer: 1e-2 if layer in (17, 444) else 1e-9, used=few)
+    assert set(ranking.order[:2]) == {17, 444}
 
 
 def test_with_few_measurements_the_loudest_block_is_split_first() -> None:

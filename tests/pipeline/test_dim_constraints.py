@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
+from modelc.core.events import Event, Noted
 from modelc.pipeline.dim_constraints import EagerTrials, RejectedSizesError, explain_rejection
-from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
-from modelc.pipeline.order import Judging, Source
-from modelc.pipeline.run_progress import Progress
-from modelc.sample_models import gate
+from modelc.pipeline.order import Source
 
-from ..conftest import saved
-from ..open_models import open_module
+from ..open_models import open_module, open_source
 from ..reasons import has_code
 
 
@@ -213,38 +210,21 @@ def test_eager_is_not_run_without_end() -> None:
     assert trials.left < before
 
 
-Opened = Callable[..., tuple[EagerReference, list[str]]]
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Opened:
-    """`opened(static=("batch",))`: gate opened as an order would, with the notes that were told."""
-
-    def make(*static: str) -> tuple[EagerReference, list[str]]:
-        notes: list[str] = []
-        source = Source(
-            checkpoint=saved("gate", gate.gate(), tmp_path),
-            model="modelc.sample_models.gate:gate",
-            inputs=gate.SIGNATURE,
-            static=static,
-        )
-        stage = Progress(
-            tell=lambda event: notes.append(str(getattr(event, "text", ""))), logs=tmp_path
-        )
-        return open_reference(source, read_checkpoint(source, stage), Judging(), stage), notes
-
-    return make
-
-
-def test_a_static_dim_is_fixed_before_eager_runs_and_noted(opened: Opened) -> None:
-    subject, notes = opened("batch")
+def test_a_static_dim_is_fixed_before_eager_runs_and_noted(
+    gate_source: Source, tmp_path: Path
+) -> None:
+    events: list[Event] = []
+    subject = open_source(replace(gate_source, static=("batch",)), tmp_path, events.append)
     assert str(subject.signature.inputs[0]) == "x:float32[2,16]"
     assert {one.feed.arrays["x"].shape for one in subject.references} == {(2, 16)}
     assert subject.example["x"].shape == (2, 16)
-    assert any("fixed by --static: batch at 2 (was batch=1..4)" in note for note in notes)
+    notes = [one.text for one in events if isinstance(one, Noted)]
+    assert any("--static: batch at 2 (was batch=1..4)" in note for note in notes)
 
 
-def test_an_unknown_static_dim_names_the_dims(opened: Opened) -> None:
-    with pytest.raises(UsageError, match="--static: 'seq'") as caught:
-        opened("seq")
+def test_an_unknown_static_dim_names_the_dims(gate_source: Source, tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming="'seq'")
+    ) as caught:
+        open_source(replace(gate_source, static=("seq",)), tmp_path)
     assert caught.value.hint == "choose from: batch"

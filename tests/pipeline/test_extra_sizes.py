@@ -14,9 +14,7 @@ import pytest
 import modelc
 from modelc.core.contract import Feed, Outputs, Target
 from modelc.core.errors import CheckpointError, ConversionError
-from modelc.core.grammar import parse_input
 from modelc.core.manifest import Manifest
-from modelc.core.signature import merge_inputs
 from modelc.pipeline.eager_reference import EagerReference
 from modelc.pipeline.extra_sizes import add_size_feeds, find_output_axes
 from modelc.pipeline.order import Order, Source
@@ -25,6 +23,7 @@ from modelc.pipeline.validate_folder import validate_folder
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.judge import ReferenceOutputs
 
+from ..open_models import signature_of
 from .conftest import eagerly
 
 Fakes = Callable[..., Target]
@@ -80,7 +79,7 @@ def test_a_size_that_eager_rejects_is_a_conversion_error() -> None:
         raise CheckpointError(f"no batch of {feed['x'].shape[0]}", hint="another")
 
     subject = SimpleNamespace(
-        signature=merge_inputs([parse_input("x:float32[batch=1..200,16]")], {}),
+        signature=signature_of("x:float32[batch=1..200,16]"),
         feeds=SimpleNamespace(seed=0),
         references=(),
         model=SimpleNamespace(run_reference=reject),
@@ -112,8 +111,8 @@ def reference(batch: int, seq: int) -> ReferenceOutputs:
 
 
 def test_an_axis_is_named_where_its_size_is_the_dims_on_every_feed() -> None:
-    signature = merge_inputs([parse_input("x:float32[batch=1..4,seq=2..9]")], {})
-    signature = signature.with_outputs(["rows", "turned", "sum"])
+    outputs = ["rows", "turned", "sum"]
+    signature = signature_of("x:float32[batch=1..4,seq=2..9]", outputs=outputs)
     found = find_output_axes(signature, [reference(3, 3), reference(2, 5), reference(3, 4)])
     assert found == {
         "rows": {0: "batch", 1: "rows.axis1"},

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from modelc.core.events import ignore_events
-from modelc.core.grammar import parse_input
-from modelc.core.signature import merge_inputs
-from modelc.pipeline.eager_reference import open_reference, read_checkpoint
 from modelc.pipeline.float64_reference import _choose_references, add_float64
-from modelc.pipeline.order import Judging
 from modelc.pipeline.run_progress import Progress
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.output_pairs import ReferenceOutputs
+
+from ..open_models import open_source, signature_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,10 +31,10 @@ def held_out_1(subject: EagerReference, seed: int) -> ReferenceOutputs:
 def test_feeds_of_one_name_have_each_their_own_reference(
     digits_source: Source, tmp_path: Path
 ) -> None:
-    stage = Progress(tell=ignore_events, logs=tmp_path)
-    subject = open_reference(digits_source, read_checkpoint(digits_source, stage), Judging(), stage)
+    subject = open_source(digits_source, tmp_path)
+    progress = Progress(tell=ignore_events, logs=tmp_path)
     for seed in (1, 2):
-        (found,) = add_float64((held_out_1(subject, seed),), subject, stage)
+        (found,) = add_float64((held_out_1(subject, seed),), subject, progress)
         assert found.exact is not None
         np.testing.assert_allclose(found.exact["output"], found.outputs["output"], atol=1e-4)
 
@@ -56,7 +54,7 @@ def answered(
 
 
 def test_float64_runs_on_one_row_of_the_largest_sizes_and_on_few_small_feeds() -> None:
-    signature = merge_inputs([parse_input(ROWS)], {})
+    signature = signature_of(ROWS)
     feeds = [
         answered("min", 1, 1),
         answered("opt", 4, 32),
@@ -73,7 +71,7 @@ def test_float64_runs_on_one_row_of_the_largest_sizes_and_on_few_small_feeds() -
 
 
 def test_wide_integers_are_judged_alone_and_so_run_in_float64() -> None:
-    signature = merge_inputs([parse_input(ROWS)], {})
+    signature = signature_of(ROWS)
     wide = [answered(f"wide-{number}", 8, 64, "wide") for number in (1, 2)]
     names = [one.feed.name for one in _choose_references([answered("min", 1, 1), *wide], signature)]
     assert names == ["min", "wide-1", "wide-2"]

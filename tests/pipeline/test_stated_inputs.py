@@ -12,12 +12,13 @@ import pytest
 from modelc.core.contract import Feed
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Started
-from modelc.core.grammar import parse_input
-from modelc.core.signature import Signature, merge_inputs
+from modelc.core.signature import Signature
 from modelc.pipeline.eager_reference import read_checkpoint
 from modelc.pipeline.order import Source
 from modelc.pipeline.run_progress import Progress
 from modelc.pipeline.stated_inputs import find_narrower_input
+
+from ..open_models import signature_of
 
 INPUTS = ("a:float32[batch=1..4,seq1=1..9]", "b:float32[batch,seq2=seq1]")
 
@@ -69,7 +70,7 @@ class Table:
     """A model that looks `ids` up in a table of so many rows; counts its runs."""
 
     def __init__(self, text: str, rows: int, *, follows: bool = False) -> None:
-        self.signature: Signature = merge_inputs([parse_input(text)], {})
+        self.signature: Signature = signature_of(text)
         self.runs = 0
         self._rows, self._follows = rows, follows
 

@@ -15,8 +15,6 @@ from modelc.checkpoints.checkpoint_files import identify
 from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.core.errors import UsageError
 from modelc.core.events import Event, Noted
-from modelc.core.grammar import parse_input
-from modelc.core.signature import merge_inputs
 from modelc.pipeline.order import Judging, Order, Source
 from modelc.pipeline.run_order import run
 from modelc.pipeline.user_samples import (
@@ -27,6 +25,8 @@ from modelc.pipeline.user_samples import (
 )
 from modelc.pipeline.validate_folder import validate_folder
 from modelc.validators.feeds import NamedFeed
+
+from ..open_models import signature_of
 
 Orders = Callable[..., Order]
 
@@ -97,7 +97,7 @@ def test_a_loader_gives_at_most_as_many_samples_as_feeds(source: Source) -> None
 def test_items_of_a_dynamic_size_are_all_feeds(source: Source) -> None:
     loaded = load_checkpoint(identify(source.checkpoint, factory=source.model, factory_args={}))
     found = load_user_samples(source, loaded, Judging(), None)
-    signature = merge_inputs([parse_input("x:float32[batch=1..8,4]")], {})
+    signature = signature_of("x:float32[batch=1..8,4]")
     feeds, notes = further_feeds(found, signature)
     assert [(feed.name, feed.sizes["batch"]) for feed in feeds] == [
         ("sample-2", 4), ("sample-3", 4), ("sample-4", 3),

@@ -14,15 +14,11 @@ from torch import nn
 from modelc.converters import onnx_half
 from modelc.converters.registry import target_named
 from modelc.core.contract import Weighted
-from modelc.core.events import ignore_events
 from modelc.core.kinds import Precision, ReasonCode
-from modelc.core.verdict import State, Verdict
-from modelc.pipeline.eager_reference import open_reference, read_checkpoint
-from modelc.pipeline.judge_case import Candidate, JudgeRequest
-from modelc.pipeline.order import Judging, Order, Source, Wanted
+from modelc.core.verdict import State
+from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
-from modelc.pipeline.run_progress import Progress
-from modelc.pipeline.verdict_rules import judge_candidate
+from modelc.pipeline.validate_file import validate_file
 
 from ..conftest import saved
 from ..reasons import reason_codes
@@ -113,19 +109,8 @@ def test_one_weight_off_by_a_hundred_thousandth_is_named(
     array[3, 5] *= 1.00001
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     onnx.save(model, path)
-    stage = Progress(tell=ignore_events, logs=tmp_path / "logs")
-    checkpoint = read_checkpoint(digits_source, stage)
-    subject = open_reference(digits_source, checkpoint, Judging(), stage)
-
-    def judged(path: Path) -> Verdict:
-        candidate = Candidate(
-            name="onnx", target=target_named("onnx"), precision=Precision.FP32, path=path
-        )
-        asked = JudgeRequest(candidate=candidate, eager=subject, judging=Judging(), progress=stage)
-        return judge_candidate(asked).verdict
-
-    assert judged(exported_digits / "model.onnx").passed
-    verdict = judged(path)
+    assert validate_file(exported_digits / "model.onnx", digits_source).passed
+    verdict = validate_file(path, digits_source)
     assert verdict.state is State.FAILED
     assert all(output.passed for output in verdict.outputs)
     assert reason_codes(verdict) == [ReasonCode.WEIGHT_ALTERED]
