@@ -221,7 +221,7 @@ FAULTS = {
         reason=r"output 'output' on feed sample \(batch=8\): dtype float16, eager has float32",
     ),
     "a batch size in a Reshape": Fault(
-        model="digits", change=literal_in_reshape, reason=r"rejected feed sample \(batch=8\)"
+        model="digits", change=literal_in_reshape, reason=r"refused feed sample \(batch=8\)"
     ),
     "a batch size in an Expand": Fault(
         model="digits",
@@ -229,7 +229,7 @@ FAULTS = {
         reason=r"\(batch=1\): shape \[4, 10\], eager has \[1, 10\]",
     ),
     "a static batch": Fault(
-        model="digits", change=static_batch, reason=r"rejected feed sample \(batch=8\)"
+        model="digits", change=static_batch, reason=r"refused feed sample \(batch=8\)"
     ),
     "an input that nothing reads": Fault(
         model="bert", change=with_all_tokens_on, reason="input 'mask' is ignored: eager's"

@@ -114,12 +114,12 @@ FAULTS = {
     "a static batch": Fault(
         model="digits",
         change=text(('shape="1..8,1,8,8"', 'shape="4,1,8,8"')),
-        reason=r"rejected feed sample \(batch=8\)",
+        reason=r"refused feed sample \(batch=8\)",
     ),
     "a narrower range": Fault(
         model="digits",
         change=text(('shape="1..8,1,8,8"', 'shape="1..7,1,8,8"')),
-        reason=r"rejected feed sample \(batch=8\) \(and 1 more\): .*1\.\.7",
+        reason=r"refused feed sample \(batch=8\) \(and 1 more\): .*1\.\.7",
     ),
     "another epsilon in the norms": Fault(
         model="bert",

@@ -246,7 +246,7 @@ FAULTS = {
         model="digits",
         how=export_again,
         change=answering(lambda value: value.reshape(4, 10)),
-        reason=r"rejected feed sample \(batch=8\)",
+        reason=r"refused feed sample \(batch=8\)",
     ),
     "a batch size in a slice": Fault(
         model="digits",
