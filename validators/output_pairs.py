@@ -189,7 +189,9 @@ def _make_output_verdict(name: str, pair: OutputPair, apart: FillSplit | None) -
         shape=tuple(eager.shape),
         dtype=str(eager.dtype),
         exact=found.exact,
-        fill=fill and FillMeasures(max_abs=fill.max_abs, peak=fill.peak, sqnr=fill.sqnr),
+        fill=None
+        if fill is None
+        else FillMeasures(max_abs=fill.max_abs, peak=fill.peak, sqnr=fill.sqnr),
         **{name: getattr(found, name) for name in _COPIED},
     )
 
