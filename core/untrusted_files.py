@@ -33,17 +33,17 @@ _MAX_NAME_SHOWN = 60  # characters of a name
 
 
 @contextmanager
-def open_stream(source: Path | IO[bytes]) -> Iterator[IO[bytes]]:
+def open_stream(file: Path | IO[bytes]) -> Iterator[IO[bytes]]:
     """Yield a file opened, or an open seekable stream whose position is restored."""
-    if isinstance(source, Path):
-        with source.open("rb") as stream:
+    if isinstance(file, Path):
+        with file.open("rb") as stream:
             yield stream
         return
-    place = source.tell()
+    place = file.tell()
     try:
-        yield source
+        yield file
     finally:
-        source.seek(place)
+        file.seek(place)
 
 
 def is_zip_archive(source: Path | IO[bytes]) -> bool:
