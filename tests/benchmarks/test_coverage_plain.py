@@ -1,4 +1,4 @@
-"""The hand-made cases of the coverage suite: built alike, run at all sizes, take different branches."""
+"""The hand-made cases of the coverage suite: built alike, run at all sizes, take all branches."""
 
 from __future__ import annotations
 
