@@ -10,7 +10,6 @@ import textwrap
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from importlib import util
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -260,13 +259,9 @@ def interruptible() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def records() -> ModuleType:
-    """`tests/reports/records.py`, which makes manifests; tests are no package."""
-    path = Path(__file__).parent / "reports" / "records.py"
-    spec = util.spec_from_file_location("report_records", path)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(path)
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    """`tests/reports/records.py`, which makes manifests."""
+    from modelc.tests.reports import records as module
+
     return module
 
 
