@@ -1,6 +1,6 @@
-"""A model on the bench of judge.py: opened, converted and judged as a user's run does it.
+"""A model of judge.py: opened, converted and judged as a user's run does it.
 
-Its own eager side is opened once more and shared by all that is measured on the model.
+Its eager side is opened once more and shared by all measurements of the model.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class Bed:
 
     def judge_file(self, path: Path, target: str, precision: Precision) -> Judged:
         """The verdict of a run on a model file, and what the file answered."""
-        candidate = Listened(
+        candidate = RecordingCandidate(
             name=path.name, target=target_named(target), precision=precision, path=path
         )
         asked = JudgeRequest(
             candidate=candidate, eager=self.subject, judging=Judging(), progress=self.stage
         )
         verdict = judge_candidate(asked).verdict
-        answers = candidate.heard[: len(self.subject.references)]
+        answers = candidate.recorded[: len(self.subject.references)]
         return Judged(verdict=verdict, answers=answers)
 
     def answers(self, path: Path, target: str) -> list[Outputs]:
@@ -131,34 +131,34 @@ def bed(name: str, folder: Path, *, seed: int = 0, layers: int = 2) -> Bed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listened(Candidate):
+class RecordingCandidate(Candidate):
     """A candidate whose answers are kept, so that the peers' measures are of the very same."""
 
-    heard: list[Outputs] = field(default_factory=list)
+    recorded: list[Outputs] = field(default_factory=list)
 
     def open(self, device: str, signature: Signature) -> Runner:
-        """Open it as ever, behind an ear."""
-        return _Ear(super().open(device, signature), self.heard)
+        """Open it, with its outputs recorded."""
+        return _RecordingRunner(super().open(device, signature), self.recorded)
 
 
-class _Ear:
-    """Passes on what a runner answers, and keeps it."""
+class _RecordingRunner:
+    """Records what a runner returns."""
 
-    def __init__(self, runner: Runner, heard: list[Outputs]) -> None:
+    def __init__(self, runner: Runner, recorded: list[Outputs]) -> None:
         self.inputs = runner.inputs
-        self._runner, self._heard = runner, heard
+        self._runner, self._recorded = runner, recorded
 
     def run(self, feed: Feed) -> Outputs:
-        """Run one feed; a refusal is kept as an empty answer."""
+        """Run one feed; a rejected feed is recorded without outputs."""
         try:
             found = self._runner.run(feed)
         except RunnerError:
-            self._heard.append({})
+            self._recorded.append({})
             raise
-        self._heard.append(found)
+        self._recorded.append(found)
         return found
 
-    def __enter__(self) -> _Ear:
+    def __enter__(self) -> _RecordingRunner:
         self._runner.__enter__()
         return self
 

@@ -52,7 +52,7 @@ class Case:
     relative distance from the net in float64, `visible` that over eager's own distance (on drawn
     feeds), `elsewhere` the same on the fault's own feeds, and `standing` over the distance of the
     good artifact of the same format and precision, where there is one. `undone` says that the
-    artifact answers as the good net does: a converter had taken the fault out.
+    artifact answers as the good net does: a converter removed the fault.
     """
 
     group: str
@@ -156,11 +156,11 @@ def _by_channel(answer: Array, eager: Array, exact: Array) -> float:
 
 
 def shows(
-    exact: Sequence[Outputs], spoiled: Sequence[Outputs], eager: Sequence[Outputs]
+    exact: Sequence[Outputs], faulty: Sequence[Outputs], eager: Sequence[Outputs]
 ) -> tuple[float, float]:
     """How far a fault is from the net in float64: (relative, over eager's own distance)."""
     size = over = 0.0
-    for truth, wrong, own in zip(exact, spoiled, eager, strict=True):
+    for truth, wrong, own in zip(exact, faulty, eager, strict=True):
         for name, array in truth.items():
             off = distance(wrong[name], array)
             least = ROUNDOFF * _norm(array)
@@ -169,12 +169,10 @@ def shows(
     return size, over
 
 
-def undone(
-    exact: Sequence[Outputs], spoiled: Sequence[Outputs], answers: Sequence[Outputs]
-) -> bool:
+def undone(exact: Sequence[Outputs], faulty: Sequence[Outputs], answers: Sequence[Outputs]) -> bool:
     """Whether the answers are the good net's wherever the fault is clearly above roundoff."""
     parted = False
-    for truth, wrong, answer in zip(exact, spoiled, answers, strict=True):
+    for truth, wrong, answer in zip(exact, faulty, answers, strict=True):
         for name, array in truth.items():
             size = distance(wrong[name], array)
             if size <= _CLEAR * ROUNDOFF * _norm(array):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Planted:
-    """A spoiled ONNX file, and what it computes without roundoff on each drawn feed."""
+    """An ONNX file with a fault, and what it computes without roundoff on each drawn feed."""
 
     path: Path
     exact: tuple[Outputs, ...]
@@ -41,7 +41,7 @@ class Planted:
 
 
 def plant(fault: Fault, bed: Bed, clean: Path, folder: Path) -> Planted:
-    """Make the spoiled twin of the ONNX file `clean` in `folder`."""
+    """Write the ONNX file `clean` with the fault in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
     feeds = () if fault.feeding is None else (fault.feeding.feed(bed.subject.signature),)

@@ -169,8 +169,8 @@ def first_line(error: BaseException, *, limit: int = 240) -> str:
     Skips a line that ends with a colon, which only announces the next one.
     """
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
-    telling = [line for line in lines if not line.endswith(":")]
-    text = (telling or lines or [type(error).__name__])[0]
+    complete = [line for line in lines if not line.endswith(":")]
+    text = (complete or lines or [type(error).__name__])[0]
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

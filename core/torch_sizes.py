@@ -12,13 +12,14 @@ import math
 import pickle
 import pickletools
 import zipfile
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from .errors import first_line
+from .untrusted_files import open_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 ZIP = b"PK\x03\x04"
 PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # protocols 2 to 5
@@ -49,15 +50,8 @@ def find_size_fault(source: Path | IO[bytes]) -> str:
         source: a file, or an open seekable stream, whose position is restored.
     """
     try:
-        if isinstance(source, Path):
-            with source.open("rb") as stream:
-                _check_stream(stream)
-            return ""
-        place = source.tell()
-        try:
-            _check_stream(source)
-        finally:
-            source.seek(place)
+        with open_stream(source) as stream:
+            _check_stream(stream)
     except _SizeFaultError as fault:
         return str(fault)
     except Exception as error:  # noqa: BLE001 - the unpickler raises anything at garbage

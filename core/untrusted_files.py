@@ -7,6 +7,8 @@ import math
 import stat
 import struct
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, TYPE_CHECKING
@@ -30,21 +32,28 @@ _WRONG_DIRECTORY = "its directory is not where its end says: something else stan
 _MAX_NAME_SHOWN = 60  # characters of a name
 
 
+@contextmanager
+def open_stream(file: Path | IO[bytes]) -> Iterator[IO[bytes]]:
+    """Yield a file opened, or an open seekable stream whose position is restored."""
+    if isinstance(file, Path):
+        with file.open("rb") as stream:
+            yield stream
+        return
+    place = file.tell()
+    try:
+        yield file
+    finally:
+        file.seek(place)
+
+
 def is_zip_archive(source: Path | IO[bytes]) -> bool:
     """Return whether it ends like a zip archive; restores the position of a stream."""
     try:
         if isinstance(source, Path):
             return zipfile.is_zipfile(source)
-        place = source.tell()
-        try:
-            return zipfile.is_zipfile(source)
-        finally:
-            source.seek(place)
-    except (
-        zipfile.BadZipFile,
-        OSError,
-        ValueError,
-    ):  # an archive of several parts, or a damaged one
+        with open_stream(source) as stream:
+            return zipfile.is_zipfile(stream)
+    except (zipfile.BadZipFile, OSError, ValueError):  # one of several parts, or damaged
         return True
 
 
@@ -66,14 +75,8 @@ def find_archive_fault(source: Path | IO[bytes]) -> str:
         source: a file, or an open seekable stream, whose position is restored.
     """
     try:
-        if isinstance(source, Path):
-            with source.open("rb") as stream:
-                return _find_fault(stream)
-        place = source.tell()
-        try:
-            return _find_fault(source)
-        finally:
-            source.seek(place)
+        with open_stream(source) as stream:
+            return _find_fault(stream)
     except Exception as error:  # noqa: BLE001 - zipfile raises anything at a damaged directory
         return (
             f"its directory cannot be read ({type(error).__name__}: {str(error)[:_MAX_NAME_SHOWN]})"

@@ -114,8 +114,7 @@ class Evidence:
         measured = self.compare_pairs([(reference, reply)])
         if reply.outputs is not None:
             return measured
-        feed, error = describe_named_feed(reference.feed), " ".join(reply.error.split())
-        why = f"rejected feed {feed}: {error}"
+        why = f"refused feed {describe_named_feed(reference.feed)}: {' '.join(reply.error.split())}"
         fault = Reason(code=ReasonCode.FEED_REFUSED, text=why, fault=True, feed=reference.feed.name)
         return replace(measured, state=State.FAILED, reasons=(fault,))
 

@@ -1,4 +1,4 @@
-"""Shared by all rooms: sources of the sample models, one export of digits, and `needs(target)`."""
+"""Shared by all tests: sources of the sample models, one export of digits, and `needs(target)`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a target that is not ready here, in the target's own words."""
+    """Skip what needs a target that is not ready here, with the target's reason."""
     for mark in item.iter_markers("needs"):
         reason = why_not(target_named(mark.args[0]))
         if reason:
@@ -65,7 +65,7 @@ def planting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def why_not(target: Target) -> str:
-    """Why the target cannot be made here, exactly as a user is told it; empty where it can."""
+    """The target's reason why it is not ready here; empty if it is."""
     readiness = target.readiness()
     return "" if readiness.ready else readiness.reason
 
@@ -89,7 +89,7 @@ def _unlisted() -> Iterator[None]:
 
 
 def exported(source: Source, out: Path, *wanted: Wanted) -> Path:
-    """The folder `out` with what was wanted, all of it proven."""
+    """The folder `out` with what was wanted; all of it passed."""
     with warnings.catch_warnings(record=True):
         manifest = run(Order(source=source, wanted=wanted, out=out))
     assert manifest.passed, manifest.verdicts or manifest.failures

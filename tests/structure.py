@@ -18,7 +18,6 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROSE = 3  # words in a row that make a string a sentence
 THREADED = 3  # functions that one parameter may pass through
 SMALL = 80  # lines below which a file needs a reason
 
@@ -131,11 +130,6 @@ def prose_assertions(file: Path, root: Path = ROOT) -> Iterator[str]:
                 and _WORDS.search(text.value)
             ):
                 yield f"{file.relative_to(root).as_posix()}:{text.lineno}"
-
-
-def _is_prose(node: ast.AST) -> bool:
-    text = node.value if isinstance(node, ast.Constant) else None
-    return isinstance(text, str) and _WORDS.search(text) is not None
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The rules of the house, as tests."""
+"""The rules for the code base, as tests."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 NOT_SHIPPED = {"tests", "sample_models", "benchmarks"}
 PACKAGES: list[str] = PYPROJECT["tool"]["setuptools"]["packages"]
-ROOMS = sorted(name.partition(".")[2].replace(".", "/") for name in PACKAGES if "." in name)
+FOLDERS = sorted(name.partition(".")[2].replace(".", "/") for name in PACKAGES if "." in name)
 PRODUCTION = sorted(
-    [*ROOT.glob("*.py"), *(file for room in ROOMS for file in (ROOT / room).glob("*.py"))]
+    [*ROOT.glob("*.py"), *(file for folder in FOLDERS for file in (ROOT / folder).glob("*.py"))]
 )
 HEAVY = {
     "modelopt",
@@ -75,20 +75,20 @@ def texts(*patterns: str) -> Iterator[tuple[Path, str]]:
                 yield file, file.read_text(encoding="utf-8")
 
 
-def test_every_room_is_listed_in_pyproject() -> None:
+def test_every_package_is_listed_in_pyproject() -> None:
     found = {name_of(path.parent) for n in ("*", "*/*") for path in ROOT.glob(f"{n}/__init__.py")}
     hidden = {name for name in found if name.startswith(".")}
-    assert found - NOT_SHIPPED - hidden == set(ROOMS)
+    assert found - NOT_SHIPPED - hidden == set(FOLDERS)
 
 
-def test_only_the_face_and_the_door_stand_at_the_root() -> None:
+def test_only_two_modules_are_at_the_root() -> None:
     assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py"}
 
 
-def test_every_room_is_type_checked() -> None:
+def test_every_package_is_type_checked() -> None:
     checked = set(PYPROJECT["tool"]["mypy"]["files"])
-    rooms = {room.partition("/")[0] for room in ROOMS}
-    assert {*rooms, *NOT_SHIPPED, "docs", "__init__.py", "__main__.py"} <= checked
+    folders = {folder.partition("/")[0] for folder in FOLDERS}
+    assert {*folders, *NOT_SHIPPED, "docs", "__init__.py", "__main__.py"} <= checked
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_every_command_has_help_and_a_page(name: str) -> None:
     assert (ROOT / "docs" / "commands" / f"{name}.md").is_file()
 
 
-def test_there_is_no_page_of_a_command_that_is_gone() -> None:
+def test_there_is_no_page_of_a_removed_command() -> None:
     assert {page.stem for page in (ROOT / "docs" / "commands").iterdir()} == set(COMMANDS)
 
 
@@ -136,7 +136,7 @@ def test_what_is_generated_is_up_to_date() -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-def test_links_between_the_pages_lead_somewhere() -> None:
+def test_links_between_the_pages_exist() -> None:
     links = [
         (name_of(file), link)
         for file, text in texts("*.md", "docs/*.md", "docs/*/*.md")
@@ -172,21 +172,21 @@ def test_every_tolerance_is_in_the_docs_with_its_numbers() -> None:
     for precision, tolerance in TOLERANCES.items():
         row = next(line for line in page.splitlines() if line.startswith(f"| {precision} |"))
         cells = [cell.strip().removesuffix(" dB") for cell in row.split("|")]
-        told = tuple(map(float, cells[2:5]))
-        assert told == (tolerance.atol, tolerance.rtol, tolerance.min_sqnr)
+        limits = tuple(map(float, cells[2:5]))
+        assert limits == (tolerance.atol, tolerance.rtol, tolerance.min_sqnr)
         assert cells[5] == ("-" if tolerance.min_cosine is None else f"{tolerance.min_cosine:g}")
         share = tolerance.min_agreement
         assert cells[6] == ("-" if share is None else f"{100 * share:g} %")
         assert len(cells[7].split()) > 5, "a reason"
 
 
-@pytest.mark.parametrize("room", ["cli", "core", "pipeline", "validators", "calibration"])
-def test_a_formats_name_is_in_its_own_file_alone(room: str) -> None:
+@pytest.mark.parametrize("folder", ["cli", "core", "pipeline", "validators", "calibration"])
+def test_only_its_own_file_names_a_format(folder: str) -> None:
     names = {text for target in TARGETS for text in (target.NAME, target.SUFFIX)}
     found = [
         f"{name_of(file)}:{node.lineno} {node.value}"
         for file in PRODUCTION
-        if file.parent.name == room and name_of(file) not in KNOWS_FORMATS
+        if file.parent.name == folder and name_of(file) not in KNOWS_FORMATS
         for node in texts_beside_hints(ast.parse(file.read_text(encoding="utf-8")))
         if node.value in names
     ]
@@ -202,7 +202,7 @@ def texts_beside_hints(tree: ast.Module) -> Iterator[ast.Constant]:
     yield from (n for n in ast.walk(tree) if isinstance(n, ast.Constant) and n not in hinted)
 
 
-def test_nobody_imports_a_format_but_the_registry() -> None:
+def test_only_the_registry_imports_a_format() -> None:
     modules = {target.__name__.rpartition(".")[2] for target in TARGETS}  # type: ignore[attr-defined]  # each is a module
     found = [
         f"{name_of(file)}:{node.lineno}"
@@ -231,10 +231,10 @@ def test_no_function_body_is_longer_than_50_lines() -> None:
 
 def test_nothing_names_the_place_where_it_was_made() -> None:
     files = ("*.*", "Makefile", ".ci/*", "docs/**/*.md", "tests/**/*.py")
-    rooms = (*ROOMS, "benchmarks", "docs", "sample_models")
+    folders = (*FOLDERS, "benchmarks", "docs", "sample_models")
     found = [
         f"{name_of(file)}: {word}"
-        for file, text in texts(*files, *(f"{room}/*.py" for room in rooms))
+        for file, text in texts(*files, *(f"{folder}/*.py" for folder in folders))
         for word in WORDS.findall(text)
     ]
     assert not found

@@ -1,4 +1,4 @@
-"""The sample models at full size, in every format: proven, and proven again from their manifest."""
+"""The sample models at full size, in every format: exported, and validated from their manifest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FACTORIES = {  # name in make.FACTORIES -> factory and inputs
 def folder(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, digits_source: Source
 ) -> Iterator[Path]:
-    """One model in four artifacts; gone when its tests are done, for some are large."""
+    """One model in four artifacts; removed after its tests, as some are large."""
     import shutil
     import warnings
 
@@ -60,7 +60,7 @@ def manifest(folder: Path) -> Manifest:
     return found
 
 
-def test_all_four_artifacts_are_proven(manifest: Manifest) -> None:
+def test_all_four_artifacts_pass(manifest: Manifest) -> None:
     assert {v.artifact: (v.state, v.reason) for v in manifest.verdicts} == dict.fromkeys(
         NAMES, (State.PASSED, "")
     )
@@ -96,7 +96,7 @@ def test_single_precision_is_far_better_than_its_tolerance(manifest: Manifest) -
         assert verdict.sqnr is None or verdict.sqnr > 100
 
 
-def test_gate_is_right_on_both_arms_in_every_format(tmp_path: Path) -> None:
+def test_gate_is_right_for_both_outcomes_in_every_format(tmp_path: Path) -> None:
     path = make.write_checkpoint("gate", tmp_path)
     found = export(
         path,
@@ -109,11 +109,11 @@ def test_gate_is_right_on_both_arms_in_every_format(tmp_path: Path) -> None:
     captures = {artifact.name: artifact.capture for artifact in found.artifacts}
     assert (captures["torchscript"], captures["onnx"]) == ("script", "script")
     for name in NAMES:
-        assert arms_of(found, name, tmp_path / "out") == {True, False}
+        assert outcomes_of(found, name, tmp_path / "out") == {True, False}
 
 
-def arms_of(manifest: Manifest, name: str, folder: Path) -> set[bool]:
-    """The arms on which the artifact answers as gate itself does, on feeds of our own."""
+def outcomes_of(manifest: Manifest, name: str, folder: Path) -> set[bool]:
+    """The outcomes for which the artifact equals gate itself, on feeds drawn here."""
     artifact = next(artifact for artifact in manifest.artifacts if artifact.name == name)
     right: set[bool] = set()
     generator = np.random.default_rng(5)
@@ -142,14 +142,14 @@ def heldout(digits_source: Source) -> tuple[np.ndarray, np.ndarray]:
 
 
 def hits(run_it: Callable[[Feed], Outputs], images: np.ndarray, labels: np.ndarray) -> int:
-    """How many are told rightly, eight at a time."""
+    """The number of right classes, eight images at a time."""
     parts = [images[start : start + 8] for start in range(0, len(images), 8)]
     answers = [next(iter(run_it({"x": part}).values())).argmax(axis=1) for part in parts]
     return int((np.concatenate(answers) == labels).sum())
 
 
 @pytest.mark.parametrize("name", [*NAMES, "pt2"])
-def test_every_artifact_tells_as_many_digits_as_eager(
+def test_every_artifact_classifies_as_many_digits_as_eager(
     exported_digits: Path, heldout: tuple[np.ndarray, np.ndarray], name: str
 ) -> None:
     from modelc.checkpoints.checkpoint_files import identify

@@ -7,36 +7,20 @@ looked up in the surface. The tests at the end show the check failing.
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from importlib import util
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import pytest
 
-TESTS = Path(__file__).parent
-ROOM = TESTS.parent / "converters"
-SOURCES = sorted([ROOM / "tensorrt_engine.py", *(ROOM / "trt").glob("*.py")])
+from . import tensorrt_double
+
+CONVERTERS = Path(__file__).parents[1] / "converters"
+SOURCES = sorted([CONVERTERS / "tensorrt_engine.py", *(CONVERTERS / "trt").glob("*.py")])
 MODULES = ("trt", "tensorrt")  # what the package is called, as a parameter and in annotations
 Type: TypeAlias = tuple[str, str] | None  # ("module", ""), ("class", X), ("of", X), ("own", X)
 MODULE: Type = ("module", "")
-
-
-def _double() -> ModuleType:
-    """`tests/tensorrt_double.py`, which reads the surfaces; tests are not a package."""
-    spec = util.spec_from_file_location("tensorrt_double", TESTS / "tensorrt_double.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-DOUBLE = _double()
 
 
 @dataclass
@@ -121,7 +105,7 @@ class Check:
         given = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
         for name, method in methods.items():
             self.seen.add(f"{base}.{name}")
-            wanted = len(DOUBLE.parameters_of(method["signatures"][0]))
+            wanted = len(tensorrt_double.parameters_of(method["signatures"][0]))
             if name not in given or len(given[name].args.args) - 1 != wanted:
                 self.say(node, f"{base}.{name} is to be given with {wanted} arguments")
 
@@ -248,7 +232,7 @@ class Check:
         """The type that is returned by the first signature with these keywords and this arity."""
         given = {one.arg for one in node.keywords}
         for signature in signatures:
-            wanted = DOUBLE.parameters_of(signature)
+            wanted = tensorrt_double.parameters_of(signature)
             rest = {one.name: one for one in wanted[len(node.args) :]}
             if len(node.args) > len(wanted) or not given <= rest.keys():
                 continue
@@ -291,9 +275,9 @@ USED = {
 }
 
 
-@pytest.fixture(params=DOUBLE.VERSIONS)
+@pytest.fixture(params=tensorrt_double.VERSIONS)
 def surface(request: pytest.FixtureRequest) -> Any:
-    return DOUBLE.surface_of(request.param)
+    return tensorrt_double.surface_of(request.param)
 
 
 def test_modelc_uses_only_names_that_tensorrt_has(surface: Any) -> None:
@@ -317,7 +301,7 @@ def planted(version: str, line: str) -> list[str]:
     texts = sources()
     assert sum(place in text for text in texts) == 1
     changed = [text.replace(place, f"    {line}\n{place}") for text in texts]
-    return check(DOUBLE.surface_of(version), changed).problems
+    return check(tensorrt_double.surface_of(version), changed).problems
 
 
 def test_a_planted_precision_flag_is_found_on_eleven() -> None:
@@ -341,7 +325,7 @@ def test_a_planted_precision_flag_is_found_on_eleven() -> None:
         ("config.get_timing_cache().combined", "ITimingCache.combined"),
     ],
 )
-@pytest.mark.parametrize("version", DOUBLE.VERSIONS)
+@pytest.mark.parametrize("version", tensorrt_double.VERSIONS)
 def test_a_wrong_name_keyword_or_arity_is_found(version: str, line: str, name: str) -> None:
     (problem,) = planted(version, line)
     assert name in problem

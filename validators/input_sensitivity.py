@@ -23,21 +23,13 @@ if TYPE_CHECKING:
 _RESOLUTION = 0.1
 
 
-@dataclass(frozen=True, kw_only=True)
-class InputSensitivity:
-    """Faults in how an artifact follows its inputs, and notes where the check was inconclusive."""
-
-    faults: tuple[Reason, ...]
-    notes: tuple[str, ...]
-
-
 def check_input_sensitivity(
     pairs: Sequence[OutputPair],
     signature: Signature,
     artifact_inputs: Sequence[str],
     tolerance: Tolerance,
-) -> InputSensitivity:
-    """Find ignored inputs and constant outputs.
+) -> tuple[list[Reason], list[str]]:
+    """Return ignored inputs and constant outputs, and notes where that is inconclusive.
 
     An input is ignored if eager's outputs change with it while the artifact's stay bitwise equal,
     between `opt` and the input's `vary:` feed or, for a single input, between feeds of the same
@@ -59,7 +51,7 @@ def check_input_sensitivity(
             text = f"output {name!r} is constant: the same on every feed, while eager's varies"
             code = ReasonCode.OUTPUT_CONSTANT
             faults.append(Reason(code=code, text=text, fault=True, output=name))
-    return InputSensitivity(faults=tuple(faults), notes=tuple(notes))
+    return faults, notes
 
 
 @dataclass(frozen=True, kw_only=True)

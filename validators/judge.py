@@ -90,11 +90,13 @@ def judge(  # noqa: PLR0913 - both sides' outputs, and the terms of judging
         for name in signature.outputs
         for o in measure_output(name, [p for p in far if name not in p.left_out], loose=True)
     ]
-    found = check_input_sensitivity(pairs, signature, artifact_inputs, tolerance)
+    unfollowed, sensitivity_notes = check_input_sensitivity(
+        pairs, signature, artifact_inputs, tolerance
+    )
     faults = (
         *_check_names(pairs, signature),
         *_describe_refusals(references, replies),
-        *found.faults,
+        *unfollowed,
     )
     feed_texts = {pair.feed.name: describe_named_feed(pair.feed) for pair in pairs}
     verdict = Verdict(
@@ -110,7 +112,7 @@ def judge(  # noqa: PLR0913 - both sides' outputs, and the terms of judging
     )
     verdict = add_mismatch_hints(apply_tolerance(verdict, tolerance, feed_texts), near, tolerance)
     verdict = apply_tolerance(verdict, tolerance, feed_texts)
-    notes = (*found.notes, *(note for one in measured for note in one.notes))
+    notes = (*sensitivity_notes, *(note for one in measured for note in one.notes))
     return replace(
         verdict,
         notes=(*notes, *collect_notes(verdict, near, feed_texts)) if pairs else (),

@@ -24,7 +24,7 @@ from attack_case import attacks  # noqa: E402 - it stands where users' nets do
 TABLE = attacks()
 RANDOM = sorted((NETS / "random").glob("net_*.py"))
 BAD = ("WRONG", "RAISES", "crashed", "hung")
-NOT_THERE = ("refused", "rejected", "crashed", "hung")
+NOT_THERE = ("failed", "rejected", "crashed", "hung")
 Records = Mapping[str, Mapping[str, Any]]
 
 

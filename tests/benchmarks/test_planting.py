@@ -18,7 +18,7 @@ from modelc.core.contract import Outputs
 
 pytestmark = pytest.mark.needs("onnx")
 
-# What the net never reaches: such faults are planted to see that they count as not showing.
+# Values that the net never has: such faults are planted to see that they count as not showing.
 HARMLESS = {"clamp at 6"}
 NETS = ("perceptron", "pointing", "attention", "convolutions", "upsampling")
 
@@ -103,7 +103,7 @@ def test_every_fault_that_is_exported_is_in_the_file(beds: Beds, tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_a_fault_out_of_reach_shows_nowhere(beds: Beds, tmp_path: Path) -> None:
+def test_a_fault_beyond_all_values_shows_nowhere(beds: Beds, tmp_path: Path) -> None:
     model = beds("perceptron")
     (fault,) = [fault for fault in faults_for(model) if fault.kind == "clamp at 6"]
     assert is_silent(fault, model, tmp_path)

@@ -1,7 +1,7 @@
 """Feeds openings with damaged files, in a child process that may crash or hang; the parent counts.
 
 The input of a number is always the same one, so nothing is kept but numbers:
-`python tests/fuzz/fuzzing.py OPENING FIRST COUNT` is the child, `OPENING --show N` writes
+`python -m modelc.tests.fuzz.fuzzing OPENING FIRST COUNT` is the child, `OPENING --show N` writes
 one input.
 """
 
@@ -19,10 +19,10 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import util
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+
+from modelc.core.errors import ModelcError
+from modelc.tests.fuzz.openings import BY_NAME, Opening
 
 HANG = 5.0  # seconds that one input may take
 GROWTH = 512 * 2**20  # bytes that the child's memory may grow by over one input
@@ -49,18 +49,6 @@ class Tally:
     findings: dict[str, int] = field(default_factory=dict)  # what, and the first input's number
 
 
-def openings() -> ModuleType:
-    """`openings.py` beside this file; tests are no package."""
-    place = Path(__file__).with_name("openings.py")
-    spec = util.spec_from_file_location("fuzz_openings", place)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(place)
-    module = util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def made(seeds: list[bytes], number: int) -> bytes:
     """The input of this number: a seed with one to eight faults; the first are the seeds."""
     if number < len(seeds):
@@ -68,11 +56,11 @@ def made(seeds: list[bytes], number: int) -> bytes:
     drawn = random.Random(number)
     data = bytearray(drawn.choice(seeds))
     for _ in range(min(1 + int(drawn.expovariate(0.6)), 8)):
-        _spoil(data, drawn, seeds)
+        _damage(data, drawn, seeds)
     return bytes(data)
 
 
-def _spoil(  # noqa: C901 - a case for each kind of damage
+def _damage(  # noqa: C901 - a case for each kind of damage
     data: bytearray, drawn: random.Random, seeds: list[bytes]
 ) -> None:
     at = drawn.randrange(len(data) + 1)
@@ -103,37 +91,35 @@ def _spoil(  # noqa: C901 - a case for each kind of damage
 
 
 def main() -> None:
-    """The child: tells a line before each input, and one for what it may not do."""
+    """The child: prints a line before each input, and one for what it may not do."""
     names, first, count = sys.argv[1].split("+"), int(sys.argv[2]), int(sys.argv[3])
-    found = [openings().BY_NAME[name] for name in names]
+    found = [BY_NAME[name] for name in names]
     seeds = [one.seeds() for one in found]
-    told = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what native readers say is no line of ours
+    output = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # native readers print too
     os.dup2(1, 2)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         for number in range(first, first + count):
             round_, turn = divmod(number, len(names))
-            told.write(f"{number}\n")
-            ended = _tried(found[turn], made(seeds[turn], round_), Path(folder))
-            told.write(f"{json.dumps(ended)}\n")
+            output.write(f"{number}\n")
+            ended = _open(found[turn], made(seeds[turn], round_), Path(folder))
+            output.write(f"{json.dumps(ended)}\n")
 
 
-def _tried(opening: Any, data: bytes, folder: Path) -> str:
-    """How one input ended: `read`, `refused`, or what is a finding."""
-    from modelc.core.errors import ModelcError
-
+def _open(opening: Opening, data: bytes, folder: Path) -> str:
+    """How one input ended: `read`, `rejected`, or what is a finding."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         opening.open(data, folder)
         ended = "read"
     except ModelcError as error:
-        told = f"{error.message}{error.hint}"
-        ended = "refused" if told and "Traceback" not in told else f"a message: {told[:80]!r}"
+        text = f"{error.message}{error.hint}"
+        ended = "rejected" if text and "Traceback" not in text else f"a message: {text[:80]!r}"
     except Exception as error:  # noqa: BLE001 - that is what is looked for
         kind = type(error).__name__
         place = _own_frame(error)
         allowed = kind in opening.allowed
-        ended = "refused" if allowed else f"{kind} at {Path(place.filename).name}:{place.lineno}"
+        ended = "rejected" if allowed else f"{kind} at {Path(place.filename).name}:{place.lineno}"
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     return f"memory grew by {grown >> 20} MiB" if grown > GROWTH else ended
 
@@ -165,7 +151,7 @@ def fuzz(name: str, count: int, *, first: int = 0) -> Tally:
 
 def _batch(name: str, first: int, count: int, tally: Tally) -> int:
     """One child; the number to go on with."""
-    command = [sys.executable, __file__, name, str(first), str(count)]
+    command = [sys.executable, "-m", "modelc.tests.fuzz.fuzzing", name, str(first), str(count)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         number = first - 1
         for line in _lines(child):
@@ -175,7 +161,7 @@ def _batch(name: str, first: int, count: int, tally: Tally) -> int:
             tally.inputs += 1
             ended = json.loads(line)
             tally.read += ended == "read"
-            if ended not in ("read", "refused"):
+            if ended not in ("read", "rejected"):
                 tally.findings.setdefault(ended, number)
         hung = child.poll() is None and number < first + count - 1
         if hung:
@@ -189,7 +175,7 @@ def _batch(name: str, first: int, count: int, tally: Tally) -> int:
 
 
 def _lines(child: subprocess.Popen[str]) -> Iterator[str]:
-    """What the child tells, until it ends or says nothing for too long.
+    """What the child prints, until it ends or prints nothing for too long.
 
     The first inputs, one of each opening, have longer: they import what they need.
     """
@@ -197,21 +183,21 @@ def _lines(child: subprocess.Popen[str]) -> Iterator[str]:
     if stream is None:
         return
     os.set_blocking(stream.fileno(), False)
-    held, told = b"", 0
+    held, count = b"", 0
     while True:
-        ready, _, _ = select.select([stream], [], [], HANG if told > _IMPORTING else _START)
+        ready, _, _ = select.select([stream], [], [], HANG if count > _IMPORTING else _START)
         if not ready:
             return
         data = os.read(stream.fileno(), 1 << 16)
         if not data:
             return
         *lines, held = (held + data).split(b"\n")
-        told += len(lines)
+        count += len(lines)
         yield from (line.decode() for line in lines)
 
 
 if __name__ == "__main__":
     if "--show" in sys.argv:
-        sys.stdout.buffer.write(made(openings().BY_NAME[sys.argv[1]].seeds(), int(sys.argv[3])))
+        sys.stdout.buffer.write(made(BY_NAME[sys.argv[1]].seeds(), int(sys.argv[3])))
     else:
         main()

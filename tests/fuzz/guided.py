@@ -1,4 +1,4 @@
-"""The same openings under atheris, which looks for inputs that reach new lines of modelc.
+"""The same openings under atheris, which looks for inputs that run new lines of modelc.
 
 Atheris is no dependency (it has no wheels for every Python): `pip install atheris`, then
 `python tests/fuzz/guided.py OPENING SECONDS`. It ends with an error at the first finding.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from contextlib import suppress
-from importlib import import_module, util
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,10 @@ def main() -> None:
     name, seconds = sys.argv[1], int(sys.argv[2])
     atheris: Any = import_module("atheris")
     with atheris.instrument_imports(include=["modelc"]):
-        spec = util.spec_from_file_location("openings", Path(__file__).with_name("openings.py"))
-        if spec is None or spec.loader is None:
-            raise FileNotFoundError("openings.py")
-        openings: Any = util.module_from_spec(spec)
-        sys.modules[spec.name] = openings
-        spec.loader.exec_module(openings)
-        opening = openings.BY_NAME[name]
         from modelc.core.errors import ModelcError
+        from modelc.tests.fuzz.openings import BY_NAME
+
+        opening = BY_NAME[name]
 
         with suppress(ModelcError):  # only to have everything imported, and followed
             opening.open(opening.seeds()[0], Path(tempfile.mkdtemp(prefix="guided-")))
@@ -39,7 +35,7 @@ def main() -> None:
         try:
             opening.open(data, place)
         except ModelcError:
-            pass  # refused, as it should be
+            pass  # rejected, as it should be
         except Exception as error:
             if type(error).__name__ not in opening.allowed:
                 raise

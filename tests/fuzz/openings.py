@@ -1,7 +1,6 @@
-"""What reads files of strangers: for each opening its seeds, and how it is called on bytes.
+"""What reads untrusted files: for each opening its seeds, and how it is called on bytes.
 
-An opening ends well or in a ModelcError; anything else is a finding. Tests are no package: this
-file is loaded by its path.
+An opening ends well or in a ModelcError; anything else is a finding.
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import util
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,18 +36,6 @@ def _placed(data: bytes, folder: Path, name: str) -> Path:
     path = folder / name
     path.write_bytes(data)
     return path
-
-
-@cache
-def _records() -> ModuleType:
-    """`records.py` of the reports' tests."""
-    place = _ROOT / "tests" / "reports" / "records.py"
-    spec = util.spec_from_file_location("report_records", place)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(place)
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _input(data: bytes, _: Path) -> None:
@@ -114,8 +99,8 @@ def _manifest(data: bytes, folder: Path) -> None:
 
 def _manifest_seeds() -> list[bytes]:
     from modelc.pipeline.manifest_file import encode_json
+    from modelc.tests.reports import records
 
-    records = _records()
     kinds = (records.full, records.failed_only, records.pending_only, records.hostile)
     return [encode_json(kind()) for kind in kinds]
 
@@ -147,13 +132,12 @@ def _entry(data: bytes, _: Path) -> None:
 def _entry_seeds() -> list[bytes]:
     from modelc.core.records import FileRecord
     from modelc.pipeline.cache.store_layout import CachedQuantization, CacheEntry, encode_entry
+    from modelc.tests.reports.records import full
 
     file = FileRecord(name="m.onnx", size=3, sha256="0" * 64)
     said = CachedQuantization(model="m.onnx", versions={"onnx": "1"}, options={}, notes=("n",))
     entry = CacheEntry(key="a" * 64, model="m", artifact="onnx", files=(file,), calibrated=said)
-    judged = CacheEntry(
-        key="a" * 64, model="m", artifact="onnx", files=(file,), manifest=_records().full()
-    )
+    judged = CacheEntry(key="a" * 64, model="m", artifact="onnx", files=(file,), manifest=full())
     return [encode_entry(entry), encode_entry(judged)]
 
 
@@ -236,7 +220,7 @@ def _npz_seeds() -> list[bytes]:
 
 
 def _calibration(name: str) -> Callable[[bytes, Path], None]:
-    """A sample as calibration reads it; its own misfit is told as a finding of the data."""
+    """A sample as calibration reads it; its own misfit is a finding of the data."""
 
     def read(data: bytes, folder: Path) -> None:
         from modelc.calibration.sample_formats import read_arrays

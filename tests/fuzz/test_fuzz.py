@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import string
 import sys
-from importlib import util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +14,8 @@ from modelc.core.errors import ModelcError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import merge_inputs
 from modelc.projects.project_reader import read_project
+from modelc.tests.fuzz.fuzzing import fuzz
+from modelc.tests.fuzz.openings import OPENINGS
 
 LEAST = 100_000  # inputs of the slow set, all openings together
 HERE = Path(__file__).parent
@@ -25,19 +25,6 @@ QUIETLY = settings(
 )  # fmt: skip
 
 
-def _load() -> ModuleType:
-    """`fuzzing.py` beside this file; tests are no package."""
-    spec = util.spec_from_file_location("fuzzing", HERE / "fuzzing.py")
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError("fuzzing.py")
-    module = util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-FUZZING = _load()
-OPENINGS = FUZZING.openings().OPENINGS
 NAMES = [one.name for one in OPENINGS]
 # Of these no framework is imported, which takes seconds.
 PLAIN = ("input", "manifest", "run-record", "cache-entry", "commit", "index", "sidecar",
@@ -46,9 +33,9 @@ HEAVY = "+".join(name for name in NAMES if name not in PLAIN)
 
 
 def _check(name: str, count: int) -> None:
-    tally = FUZZING.fuzz(name, count)
-    told = f"{name}: {tally.inputs} inputs, {tally.read} read, {tally.seconds:.0f} s"
-    sys.stdout.write(f"{told}\n")
+    tally = fuzz(name, count)
+    line = f"{name}: {tally.inputs} inputs, {tally.read} read, {tally.seconds:.0f} s"
+    sys.stdout.write(f"{line}\n")
     assert tally.findings == {}
     assert tally.inputs == count
     if name not in ("index", "engine-sidecar"):  # what these name is never there
@@ -75,8 +62,8 @@ def test_all_damaged_files_of_each_kind(name: str) -> None:
     _check(name, next(one.slow for one in OPENINGS if one.name == name))
 
 
-def told(error: ModelcError) -> None:
-    """That an error says what is wrong and what mends it."""
+def check_error(error: ModelcError) -> None:
+    """Check that an error says what is wrong and what fixes it."""
     assert error.message
     assert error.hint
 
@@ -106,11 +93,11 @@ _INPUTS = st.one_of(
 
 @QUIETLY
 @given(st.lists(_INPUTS, min_size=1, max_size=3))
-def test_any_text_for_an_input_is_read_or_refused(texts: list[str]) -> None:
+def test_any_text_for_an_input_is_read_or_rejected(texts: list[str]) -> None:
     try:
         signature = merge_inputs([parse_input(text) for text in texts], {})
     except ModelcError as error:
-        told(error)
+        check_error(error)
     else:
         assert [str(parse_input(str(spec)).name) for spec in signature.inputs]
 
@@ -138,12 +125,12 @@ _LINES = st.one_of(
 
 @QUIETLY
 @given(st.lists(_LINES, max_size=12).map("\n".join))
-def test_any_lines_for_a_project_are_read_or_refused(text: str) -> None:
+def test_any_lines_for_a_project_are_read_or_rejected(text: str) -> None:
     file = HERE / "none" / "modelc.toml"
     try:
         read_project(_Held(file, text))
     except ModelcError as error:
-        told(error)
+        check_error(error)
 
 
 class _Held(type(Path())):  # type: ignore[misc] # the class of paths on this system

@@ -46,16 +46,16 @@ def test_weights_as_they_are_and_turned_over_are_right() -> None:
 @pytest.mark.parametrize("times", [1.1, 1.01, 1.001, 1.00001, -1.0])
 @pytest.mark.parametrize("turn", [lambda a: a, lambda a: np.ascontiguousarray(a.T)])
 def test_one_element_that_is_off_is_named(times: float, turn: Callable[[Array], Array]) -> None:
-    (told,) = find_altered_weights(STATE, [turn(altered(WEIGHT, times)), OTHER, BIAS])
-    assert "layer.weight" in told
-    assert "1 of 600" in told
-    assert f"instead of {WEIGHT.flat[7]:.7g}" in told
+    (fault,) = find_altered_weights(STATE, [turn(altered(WEIGHT, times)), OTHER, BIAS])
+    assert "layer.weight" in fault
+    assert "1 of 600" in fault
+    assert f"instead of {WEIGHT.flat[7]:.7g}" in fault
 
 
 def test_one_element_of_a_bias_that_is_off_is_named() -> None:
-    (told,) = find_altered_weights(STATE, [WEIGHT, OTHER, altered(BIAS)])
-    assert "layer.bias" in told
-    assert "1 of 20 elements" in told
+    (fault,) = find_altered_weights(STATE, [WEIGHT, OTHER, altered(BIAS)])
+    assert "layer.bias" in fault
+    assert "1 of 20 elements" in fault
 
 
 def test_a_fold_into_rows_or_columns_is_none() -> None:
@@ -71,9 +71,9 @@ def test_a_fold_into_rows_or_columns_is_none() -> None:
 def test_an_element_that_is_off_beside_its_folded_row_is_named(times: float) -> None:
     scale = RNG.standard_normal((20, 1)).astype(np.float32)
     folded = altered(WEIGHT, times) * scale
-    (told,) = find_altered_weights(STATE, [folded, OTHER, BIAS])
-    assert "layer.weight" in told
-    assert "1 of 600 elements" in told
+    (fault,) = find_altered_weights(STATE, [folded, OTHER, BIAS])
+    assert "layer.weight" in fault
+    assert "1 of 600 elements" in fault
     assert find_altered_weights(STATE, [WEIGHT * scale, OTHER, BIAS]) == ()
 
 
@@ -113,8 +113,8 @@ def test_a_twin_of_another_weight_is_not_taken_for_it() -> None:
 
 def test_one_of_two_equal_weights_that_is_altered_is_named() -> None:
     state = {"one.weight": WEIGHT, "two.weight": WEIGHT.copy()}
-    (told,) = find_altered_weights(state, [WEIGHT, altered(WEIGHT)])
-    assert "1 of 600 elements" in told
+    (fault,) = find_altered_weights(state, [WEIGHT, altered(WEIGHT)])
+    assert "1 of 600 elements" in fault
     assert find_altered_weights(state, [WEIGHT]) == ()
 
 
@@ -124,11 +124,11 @@ def test_what_eager_makes_of_a_weight_itself_is_not_altered(fold: Any) -> None:
     assert 0 < np.count_nonzero(pruned != WEIGHT) < 60
     made = [WEIGHT, WEIGHT.T, pruned]
 
-    def told(constant: Array) -> tuple[str, ...]:
+    def faults_of(constant: Array) -> tuple[str, ...]:
         return find_altered_weights(
             {"w": WEIGHT}, [constant], computed=lambda test: any(map(test, made))
         )
 
-    assert told(pruned * fold) == ()
-    assert told(altered(pruned * fold)) != ()
+    assert faults_of(pruned * fold) == ()
+    assert faults_of(altered(pruned * fold)) != ()
     assert find_altered_weights({"w": WEIGHT}, [pruned * fold]) != ()

@@ -1,4 +1,4 @@
-"""Hard feeds: which there are, at which sizes, with which values, and that no range is left."""
+"""Edge-case feeds: which there are, at which sizes, with which values, and within which range."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_another_seed_draws_other_feeds() -> None:
     assert not np.array_equal(first["batch-3"].arrays["x"], second["batch-3"].arrays["x"])
 
 
-def test_no_feed_says_what_another_says() -> None:
+def test_no_two_feeds_are_equal() -> None:
     signature = signature_of(IMAGE)
     feeds = [*draw_feeds(signature), *draw_edge_case_feeds(signature)]
     contents = [(f.arrays["x"].shape, f.arrays["x"].tobytes()) for f in feeds]

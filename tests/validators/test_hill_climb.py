@@ -19,7 +19,7 @@ RANGED = ("x:float32[batch=1..4,8]{-4..4}", "ids:int64[batch,5]{0..9}", "mask:in
 def climbed(
     signature: Signature, hill: object, *, steps: int, seed: int = 0
 ) -> tuple[ClimbResult, list[NamedFeed]]:
-    """A climb of so many steps; the headroom on a feed is 10 less `hill(feed)`."""
+    """A climb of so many steps; the margin on a feed is 10 less `hill(feed)`."""
     tried: list[NamedFeed] = []
 
     def score(feed: NamedFeed) -> float | None:
@@ -88,7 +88,7 @@ def test_it_climbs_where_random_feeds_do_not_get() -> None:
     signature = signature_of("x:float32[batch=1..4,8]{-4..4}")
 
     def hill(feed: NamedFeed) -> float:
-        return toward_pattern(feed) / 4  # beyond the limit is out of reach: 32 / 4 < 10
+        return toward_pattern(feed) / 4  # never beyond the limit: 32 / 4 < 10
 
     found, tried = climbed(signature, hill, steps=600)
     drawn = max(toward_pattern(feed) for feed in draw_feeds(signature, count=600))

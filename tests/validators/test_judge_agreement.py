@@ -157,7 +157,7 @@ def test_what_was_decided_is_decided_again_from_the_record() -> None:
     assert apply_tolerance(strict, verdict.tolerance) == verdict
 
 
-def test_headroom_is_what_is_left_to_the_nearest_limit() -> None:
+def test_the_margin_is_the_distance_to_the_nearest_limit() -> None:
     eager = [logits(8) for _ in range(3)]
     artifact = [y * F(1.001) for y in eager]
     verdict = judged(eager, artifact, precision=Precision.FP16, atol=0.0, rtol=0.01)

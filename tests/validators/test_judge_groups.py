@@ -110,7 +110,7 @@ def test_the_last_axis_holds_channels_too() -> None:
     assert {one.axis for one in verdict.groups} == {-1}
 
 
-def test_channels_of_interleaved_kinds_are_told_by_their_scale() -> None:
+def test_channels_of_interleaved_kinds_are_found_by_their_scale() -> None:
     turned = np.random.default_rng(2).permutation(BOXES + CLASSES)
     verdict = judged([detections(seed)[:, turned] for seed in range(4)], in_8_bits)
     assert not verdict.passed

@@ -1,4 +1,4 @@
-"""Whether what differs lies behind a mask is looked at, not assumed."""
+"""Differences behind a mask, and results without the row that a mask hides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MASK = np.array([[0, 0, 1, 1, 1]] * 2)
 FP32 = tolerance_for(Precision.FP32)
 
 
-def told(
+def differs(
     change: tuple[Any, ...],
     shape: tuple[int, ...] = (2, 5, 3),
     mask: NDArray[Any] = MASK,
@@ -37,24 +37,24 @@ def told(
 
 
 def test_masked_rows_alone() -> None:
-    assert told((slice(None), slice(0, 2))) is True
+    assert differs((slice(None), slice(0, 2))) is True
 
 
 def test_a_mask_of_which_true_hides_is_read_so() -> None:
     change = (slice(None), slice(0, 2))
     hiding = frozenset({"attention_mask"})
-    assert told(change, mask=MASK == 0, hiding=hiding) is True
-    assert told(change, mask=MASK == 1, hiding=hiding) is False
+    assert differs(change, mask=MASK == 0, hiding=hiding) is True
+    assert differs(change, mask=MASK == 1, hiding=hiding) is False
 
 
 @pytest.mark.parametrize("at", [2, 4])
 def test_one_visible_element_is_seen(at: int) -> None:
-    assert told((1, at, 0)) is False
+    assert differs((1, at, 0)) is False
 
 
 def test_positions_are_found_behind_the_heads() -> None:
-    assert told((0, 1, 1), shape=(2, 4, 5, 3)) is True
-    assert told((0, 1, 3), shape=(2, 4, 5, 3)) is False
+    assert differs((0, 1, 1), shape=(2, 4, 5, 3)) is True
+    assert differs((0, 1, 3), shape=(2, 4, 5, 3)) is False
 
 
 def test_a_lost_number_in_a_visible_row_is_seen() -> None:
@@ -74,8 +74,8 @@ def test_a_lost_number_in_a_visible_row_is_seen() -> None:
     [((2, 3), MASK), ((2, 5, 5), MASK), ((2, 5, 3), np.ones((2, 5), int))],
     ids=["pooled", "two axes as long", "nothing masked"],
 )
-def test_what_cannot_be_told_is_not_claimed(shape: tuple[int, ...], mask: NDArray[Any]) -> None:
-    assert told((0, 0), shape=shape, mask=mask) is None
+def test_what_cannot_be_decided_is_not_claimed(shape: tuple[int, ...], mask: NDArray[Any]) -> None:
+    assert differs((0, 0), shape=shape, mask=mask) is None
 
 
 def scored(texts: int, images: int, *, hidden: bool = False) -> ReferenceOutputs:

@@ -154,7 +154,7 @@ def test_elements_above_a_magnitude_are_measured_alone() -> None:
     assert (found.max_abs, found.compared) == (1e9, 1)
 
 
-def test_fill_is_told_by_magnitude_though_no_two_are_equal() -> None:
+def test_fill_is_found_by_magnitude_though_no_two_are_equal() -> None:
     logits = np.array([0.5, -0.7, 0.9, -9999.7, -10000.4])
     assert 1 < fill_limit(logits) < 9999
     assert measure_with_fill(logits, logits + 0.25).answers.peak == 0.9

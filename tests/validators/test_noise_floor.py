@@ -198,7 +198,7 @@ def test_feeds_without_float64_are_held_to_eager_by_what_it_usually_errs() -> No
     assert next(o for o in wrong.outputs if o.feed == "seed-2").floor is None
 
 
-def test_a_verdict_that_passed_without_a_reason_on_record_is_a_bug_of_ours() -> None:
+def test_a_verdict_that_passed_without_a_reason_on_record_is_an_internal_error() -> None:
     verdict = judged(cancelling(F, 1), cancelling(F), cancelling(D), draws=MOVING)
     outputs = tuple(replace(output, excuse=None) for output in verdict.outputs)
     with pytest.raises(RuntimeError):

@@ -42,7 +42,7 @@ def test_swapping_the_models_mirrors_the_interval() -> None:
 
 
 @pytest.mark.parametrize("count", [10, 450, 50_000])
-def test_models_that_never_differ_are_proven_only_as_far_as_samples_go(count: int) -> None:
+def test_the_interval_of_models_that_never_differ_has_a_width(count: int) -> None:
     found = difference_interval(count, 0, 0, 0)
     assert 0 < found.high < 8 / count * 4
     assert found.low == pytest.approx(-found.high)

@@ -416,13 +416,5 @@ class PlainInt8(nn.Module):
 
 @attack("x[batch,3,16,16]", family="fp16", sample={"x": (1, 3, 16, 16)},
         targets=("onnx:fp16", "openvino:fp16"))  # fmt: skip
-class HalfBoxesAndScores(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 2, 1))
-        self.box, self.score = nn.Conv2d(16, 4, 1), nn.Conv2d(16, 10, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.body(x).relu()
-        boxes = (self.box(y).tanh() + 1) * 320
-        return torch.cat([boxes.flatten(2), (self.score(y) * 3).sigmoid().flatten(2)], 1)
+class HalfBoxesAndScores(BoxesAndScores):
+    """The same in half precision."""
