@@ -97,7 +97,9 @@ class OpenVinoProbe:
             if kind in _NO_NODE or self._fixed.issuperset(made):
                 continue
             name = str(op.get_friendly_name())
-            origin = known.get(name) or _named_origin(name, [owners.get(one, "") for one in reads])
+            origin = known.get(name) or _origin_from_names(
+                name, [owners.get(one, "") for one in reads]
+            )
             yield ProbeNode(
                 name=op.get_friendly_name(),
                 operator=kind,
@@ -158,7 +160,7 @@ class OpenVinoProbe:
         """Return a constant, or what is computed from constants alone."""
         return self.part({}, [name])[name]
 
-    def reach(self, node: ProbeNode) -> QuantizedRange | None:
+    def quantized_range(self, node: ProbeNode) -> QuantizedRange | None:
         """Return the range of a FakeQuantize."""
         if node.operator != "FakeQuantize" or not node.inputs or not node.constants[1:]:
             return None
@@ -278,7 +280,7 @@ def _owner(op: Any, reads: Sequence[str], owners: Mapping[str, str]) -> str:
     return next((owners[one] for one in reads if owners.get(one)), "")
 
 
-def _named_origin(name: str, owners: Sequence[str]) -> NodeOrigin:
+def _origin_from_names(name: str, owners: Sequence[str]) -> NodeOrigin:
     """Return the origin that the names in an IR give: of a layer's scope, and of its weights."""
     scope = [part for part in name.split("/") if part][:-1] if name.startswith("/") else []
     return NodeOrigin(module=".".join(scope), weights=next(filter(None, owners), ""))
