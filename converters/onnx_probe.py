@@ -195,7 +195,7 @@ class OnnxProbe:
             return constant_values(self._constants[name], self._folder)
         return self.part({}, [name])[name]
 
-    def quantized_range(self, node: ProbeNode) -> QuantizedRange | None:
+    def range_of(self, node: ProbeNode) -> QuantizedRange | None:
         """Return the range of a QuantizeLinear."""
         import numpy as np
 

@@ -267,7 +267,7 @@ def inspect(path: Path) -> Inspection:
         facts={"layers": str(sum(operators.values()))},
         weights=weights,
         operators=operators,
-        metadata=read_metadata(path),
+        metadata=read_ir_metadata(path),
     )
 
 

@@ -147,7 +147,7 @@ class OpenVinoProbe:
         """Return a constant, or what is computed from constants alone."""
         return self.part({}, [name])[name]
 
-    def quantized_range(self, node: ProbeNode) -> QuantizedRange | None:
+    def range_of(self, node: ProbeNode) -> QuantizedRange | None:
         """Return the range of a FakeQuantize."""
         if node.operator != "FakeQuantize" or not node.inputs or not node.constants[1:]:
             return None

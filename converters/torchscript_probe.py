@@ -126,7 +126,7 @@ class TorchScriptProbe:
         """Return a parameter, a buffer or a constant of the code."""
         return to_array(self._flat.fixed[name])
 
-    def quantized_range(self, node: ProbeNode) -> QuantizedRange | None:  # noqa: ARG002 - of the contract
+    def range_of(self, node: ProbeNode) -> QuantizedRange | None:  # noqa: ARG002 - of the contract
         """Return None: no TorchScript of modelc has quantizers."""
         return None
 

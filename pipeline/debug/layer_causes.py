@@ -132,7 +132,7 @@ def _explain_saturation(culprit: Culprit, layers: LayerComparer, precision: Prec
     """Report a quantizer whose range does not cover eager's values."""
     import numpy as np
 
-    reaches = [(node, layers.probe.quantized_range(node)) for node in culprit.nodes]
+    reaches = [(node, layers.probe.range_of(node)) for node in culprit.nodes]
     if all(reach is None for _, reach in reaches):
         return ""
     inner = {**culprit.given, **_inner_arrays(culprit, layers)}
