@@ -16,7 +16,7 @@ from .structure import ROOT, product_files
 MOST = {
     "arm": 7,
     "bench": 0,
-    "carried": 6,
+    "carried": 5,
     "climb": 5,
     "dying": 0,
     "headroom": 11,
@@ -25,7 +25,7 @@ MOST = {
     "orphan": 1,
     "patience": 1,
     "proven": 16,
-    "reach": 12,
+    "reach": 8,
     "refused": 48,
     "scene": 2,
     "spoil": 0,
