@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,11 +55,12 @@ SUFFIX: str = ".aoti.pt2"
 MADE_FROM: Mapping[Precision, str] = {Precision.FP32: EAGER}
 CAPTURES: tuple[Capture, ...] = exported_program.CAPTURES
 DEVICES: tuple[str, ...] = ("cpu",)
+read_metadata = read_torch_metadata
 
 _INSIDE = "inside"  # name of our record of the package's contents
 _LIBRARIES = "data/aotinductor/"
 _SOURCES = (".cpp", ".h", ".o", ".S")  # the sources of the library, which name folders
-_KEPT = 1 << 20  # bytes copied at once
+_CHUNK = 1 << 20  # bytes copied at once
 _TRUST_HINT = "add --trust, only if you trust its maker"
 _COMPILED: set[str] = set()  # digests of packages that this process compiled, whose code is its own
 
@@ -132,7 +133,7 @@ def _pack_archive(package: Path, path: Path, record: str) -> None:
             info = zipfile.ZipInfo(entry.filename)
             info.file_size = entry.file_size
             with whole.open(entry) as source, slim.open(info, "w") as target:
-                shutil.copyfileobj(source, target, _KEPT)
+                shutil.copyfileobj(source, target, _CHUNK)
         slim.writestr(zipfile.ZipInfo(f"{root}/extra/{RECORD}"), record)  # no date
 
 
@@ -143,10 +144,8 @@ def _read_record(path: Path) -> dict[str, Any]:
         RunnerError: it is no package, or its record cannot be read.
     """
     if not claims(path):
-        raise RunnerError(
-            f"{path.name} is not an AOTInductor package",
-            hint="give what modelc export wrote",
-        )
+        hint = "give a package that modelc export wrote"
+        raise RunnerError(f"{path.name} is not an AOTInductor package", hint=hint)
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(f"/extra/{RECORD}")]
@@ -220,7 +219,7 @@ def distrust_reason(path: Path, settings: Mapping[str, str]) -> str:
 
 
 class _AotiRunner(TorchRunner):
-    """Calls the library with checked feeds; it would read past the end of others."""
+    """Calls the library with checked feeds: it would read past the end of others."""
 
     def __init__(self, package: Any, signature: Signature, outputs: list[str] | None) -> None:
         names = [spec.name for spec in signature.inputs]
@@ -234,23 +233,25 @@ class _AotiRunner(TorchRunner):
         return super().run(feed)
 
 
-def read_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata that the job embedded in the archive."""
-    return read_torch_metadata(path)
-
-
 def inspect(path: Path) -> Inspection:
     """Describe the package from its record; the library is code and stays unloaded."""
     record = _read_record(path)
     inside = record.pop(_INSIDE, {})
+    inputs, outputs = (
+        tuple(
+            TensorInfo(name=info["name"], dtype=info["dtype"], dims=tuple(info["dims"]))
+            for info in inside.get(key, ())
+        )
+        for key in ("inputs", "outputs")
+    )
     with zipfile.ZipFile(path) as archive:
         library = sum(
             entry.file_size for entry in archive.infolist() if entry.filename.endswith(".so")
         )
     return Inspection(
         target=NAME,
-        inputs=tuple(_tensor_infos(inside.get("inputs", ()))),
-        outputs=tuple(_tensor_infos(inside.get("outputs", ()))),
+        inputs=inputs,
+        outputs=outputs,
         facts={
             "compiled for": _platform_of(path),
             "library": f"{library} bytes, weights included",
@@ -260,11 +261,6 @@ def inspect(path: Path) -> Inspection:
         operators=dict(inside.get("operators", {})),
         metadata=record_origin(record),
     )
-
-
-def _tensor_infos(found: list[dict[str, Any]]) -> Iterator[TensorInfo]:
-    for info in found:
-        yield TensorInfo(name=info["name"], dtype=info["dtype"], dims=tuple(info["dims"]))
 
 
 def coverage(path: Path, example: Feed, device: str) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from ..core.installation import Check, CheckState
 from .installed_packages import InstalledPackages, read_packages
 from .library_probe import PACKAGES, LibraryReport, probe_libraries
 from .trt import trt_installation
-from .trt.trt_installation import CudaDevice, CudaDriver, query_driver
+from .trt.trt_installation import CudaDriver, query_driver
 
 ProbeLibraries: TypeAlias = Callable[[Iterable[str]], Mapping[str, LibraryReport]]
 _TORCH_BOUND = ("torchvision", "torchaudio")  # each release is compiled for one torch
@@ -40,7 +41,7 @@ def check_libraries(host: LibraryHost) -> tuple[Check, ...]:
     beside = [name for name in PACKAGES if name in host.packages.versions]
     answers = host.ask(["onnxruntime", "openvino", *trt, *beside])
     return (
-        *check_driver(host.driver, _cuda_majors(host.packages)),
+        *_check_driver(host.driver, _cuda_majors(host.packages)),
         _check_package(host.tensorrt, answers.get("tensorrt")),
         _check_trtexec(host.tensorrt),
         *_check_providers(answers.get("onnxruntime", LibraryReport()), host),
@@ -124,8 +125,7 @@ def _probe_failure(
     """Report a library whose probe returned nothing: it is not installed, or broken."""
     here = next((one for one in names if one in packages.versions), None)
     if here is None:
-        mend = f"pip install {names[-1]}"
-        return Check(name=name, state=CheckState.MISSING, told="not installed", mend=mend)
+        return replace(_check_version(names[-1], packages), name=name)
     told = f"{here} {packages.versions[here]} is installed and its probe failed: "
     mend = _reinstall_command(packages, names)
     return Check(name=name, state=CheckState.BROKEN, told=told + (reason or "no reason"), mend=mend)
@@ -146,90 +146,63 @@ def _check_version(name: str, packages: InstalledPackages) -> Check:
     )
 
 
-TURING = (7, 5)  # compute capability
+_TURING = (7, 5)  # compute capability
 _GIB = 2**30
 # CUDA major -> the first cuDriverGetVersion of the driver branch that its packages need, and that.
 _BRANCHES = {13: (13000, "r580"), 12: (12020, "r535")}
 
 
-def check_driver(driver: CudaDriver, majors: Iterable[int]) -> tuple[Check, ...]:
-    """Check the driver against what the installed packages require, and every GPU.
-
-    Args:
-        driver: the driver.
-        majors: the CUDA majors that TensorRT and torch were installed for.
-    """
+def _check_driver(driver: CudaDriver, majors: Iterable[int]) -> tuple[Check, ...]:
+    """Check the driver against what is installed for these CUDA majors, and every GPU."""
+    check = partial(Check, name="CUDA driver")
     if driver.version is None:
-        told = driver.reason or "none"
-        mend = trt_installation.DRIVER_FIX
-        return (Check(name="CUDA driver", state=CheckState.MISSING, told=told, mend=mend),)
-    return (_check_driver_version(driver, max(majors, default=0)), *_check_devices(driver))
-
-
-def _check_driver_version(driver: CudaDriver, major: int) -> Check:
+        told, mend = driver.reason or "none", trt_installation.DRIVER_FIX
+        return (check(state=CheckState.MISSING, told=told, mend=mend),)
+    major, newest = max(majors, default=0), max(_BRANCHES)
     floor, branch = _BRANCHES.get(major, (0, ""))
     told = f"runs CUDA up to {driver.cuda}"
-    if driver.version is not None and driver.version < floor:
-        return Check(
-            name="CUDA driver",
-            state=CheckState.BROKEN,
-            told=f"{told}; what is installed is for CUDA {major} and needs {branch} or newer",
-            mend=f"install NVIDIA driver {branch} or newer, or the CUDA 12 packages",
-        )
-    newest = max(_BRANCHES)
-    if not major and driver.version is not None and driver.version < _BRANCHES[newest][0]:
-        told += (
-            f"; TensorRT 11 for CUDA {newest} needs {_BRANCHES[newest][1]}; install tensorrt-cu12"
-        )
-    return Check(name="CUDA driver", state=CheckState.OK, told=told)
+    if driver.version < floor:
+        told += f"; what is installed is for CUDA {major} and needs {branch} or newer"
+        mend = f"install NVIDIA driver {branch} or newer, or the CUDA 12 packages"
+        return (check(state=CheckState.BROKEN, told=told, mend=mend), *_check_devices(driver))
+    floor, branch = _BRANCHES[newest]
+    if not major and driver.version < floor:
+        told += f"; TensorRT 11 for CUDA {newest} needs {branch}; install tensorrt-cu12"
+    return (check(state=CheckState.OK, told=told), *_check_devices(driver))
 
 
-def _check_devices(driver: CudaDriver) -> tuple[Check, ...]:
+def _check_devices(driver: CudaDriver) -> Iterator[Check]:
     if not driver.devices:
         mend = trt_installation.DRIVER_FIX
-        return (Check(name="GPU", state=CheckState.MISSING, told=driver.reason, mend=mend),)
-    return tuple(_check_device(device) for device in driver.devices)
-
-
-def _check_device(device: CudaDevice) -> Check:
-    told = f"{device}, {device.memory / _GIB:.0f} GiB"
-    if device.capability >= TURING:
-        return Check(name=f"GPU {device.index}", state=CheckState.OK, told=told)
-    return Check(
-        name=f"GPU {device.index}",
-        state=CheckState.WARN,
-        told=f"{told}: older than Turing (7.5), the first that TensorRT supports",
-        mend="build on a newer GPU, or use ONNX Runtime's CUDA provider",
-    )
+        yield Check(name="GPU", state=CheckState.MISSING, told=driver.reason, mend=mend)
+    for device in driver.devices:
+        check = partial(Check, name=f"GPU {device.index}")
+        told = f"{device}, {device.memory / _GIB:.0f} GiB"
+        if device.capability >= _TURING:
+            yield check(state=CheckState.OK, told=told)
+        else:
+            told += ": older than Turing (7.5), the first that TensorRT supports"
+            mend = "build on a newer GPU, or use ONNX Runtime's CUDA provider"
+            yield check(state=CheckState.WARN, told=told, mend=mend)
 
 
 def _check_package(
     installed: trt_installation.TensorrtInstallation, answer: LibraryReport | None
 ) -> Check:
+    check, fix = partial(Check, name="tensorrt"), trt_installation.INSTALL_FIX
     if not installed.importable or answer is None:
-        return Check(
-            name="tensorrt",
-            state=CheckState.MISSING,
-            told="the Python package is not installed",
-            mend=trt_installation.INSTALL_FIX,
-        )
+        told = "the Python package is not installed"
+        return check(state=CheckState.MISSING, told=told, mend=fix)
     said = next(iter(answer.said), None)
     if said is None or not said.works:
         reason = said.told if said is not None else answer.failure
-        return Check(
-            name="tensorrt",
-            state=CheckState.BROKEN,
-            told=f"it is installed and cannot be imported: {reason}",
-            mend=trt_installation.INSTALL_FIX.replace("install", "install --force-reinstall", 1),
-        )
+        told = f"it is installed and cannot be imported: {reason}"
+        mend = fix.replace("install", "install --force-reinstall", 1)
+        return check(state=CheckState.BROKEN, told=told, mend=mend)
     if installed.too_old:
-        return Check(
-            name="tensorrt",
-            state=CheckState.WARN,
-            told=f"{said.told} is older than 10.13, the first that modelc works with",
-            mend=trt_installation.INSTALL_FIX,
-        )
-    return Check(name="tensorrt", state=CheckState.OK, told=said.told)
+        told = f"{said.told} is older than 10.13, the first that modelc works with"
+        return check(state=CheckState.WARN, told=told, mend=fix)
+    return check(state=CheckState.OK, told=said.told)
 
 
 def _check_trtexec(installed: trt_installation.TensorrtInstallation) -> Check:

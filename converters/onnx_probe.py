@@ -20,7 +20,7 @@ from .onnx_origins import (
 )
 from .onnx_sessions import open_session, run_session
 from .onnx_topology import all_nodes, constant_values, name_nodes, node_bodies
-from .runner_base import needed_nodes, runner_error, text_lines
+from .runner_base import nodes_between, runner_error, text_lines
 
 if TYPE_CHECKING:
     import onnx
@@ -195,7 +195,7 @@ class OnnxProbe:
             return constant_values(self._constants[name], self._folder)
         return self.part({}, [name])[name]
 
-    def reach(self, node: ProbeNode) -> QuantizedRange | None:
+    def range_of(self, node: ProbeNode) -> QuantizedRange | None:
         """Return the range of a QuantizeLinear."""
         import numpy as np
 
@@ -230,7 +230,7 @@ class OnnxProbe:
         """Return the model of the required nodes, and the names of the outputs in it."""
         import onnx
 
-        needed = needed_nodes(self._makers, self._reads, {*given, *self._constants}, wanted)
+        needed = nodes_between(self._makers, self._reads, {*given, *self._constants}, wanted)
         read = {name for node in needed for name in self._reads[node]}
         renamed = {name: name + _MADE for name in wanted if name in given}
         part = onnx.ModelProto()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.signature import Signature
 from .onnx_rewrites import has_wide_integers
-from .openvino_rewrites import depends_on_data, model_nodes, replace_node
+from .openvino_rewrites import depends_on_data, int64_constant, model_nodes, replace_node
 
 if TYPE_CHECKING:
     import openvino
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 BinaryWriter: TypeAlias = Callable[[Any, Any], Any]
 _EXACT = 2**24  # integers up to here are exact in float32
 _INTEGERS = frozenset({"i32", "i64"})
-_LOGICAL = frozenset({"LogicalAnd", "LogicalOr", "LogicalXor", "LogicalNot"})
+_LOGICAL = {
+    "LogicalAnd": "logical_and", "LogicalOr": "logical_or", "LogicalXor": "logical_xor",
+    "LogicalNot": "logical_not",
+}  # fmt: skip
 
 
 def keep_wide_integers(model: openvino.Model, signature: Signature) -> None:
@@ -49,28 +52,21 @@ def _keep_apart(node: Any) -> None:
     ):
         from openvino import opset13 as op
 
-        write = {
-            "LogicalAnd": op.logical_and,
-            "LogicalOr": op.logical_or,
-            "LogicalXor": op.logical_xor,
-            "LogicalNot": op.logical_not,
-        }[node.get_type_name()]
+        write = getattr(op, _LOGICAL[node.get_type_name()])
         replace_node(node, _remove_axis(write(*map(_add_axis, node.input_values()))))
 
 
 def _add_axis(value: Any) -> Any:
     """Add an axis of size 1 in front."""
-    import numpy as np
     from openvino import opset13 as op
 
-    return op.unsqueeze(value, op.constant(np.array([0], np.int64)))
+    return op.unsqueeze(value, int64_constant(0))
 
 
 def _remove_axis(value: Any) -> Any:
-    import numpy as np
     from openvino import opset13 as op
 
-    return op.squeeze(value, op.constant(np.array([0], np.int64)))
+    return op.squeeze(value, int64_constant(0))
 
 
 def _number_like(number: int, like: Any) -> Any:
@@ -83,12 +79,6 @@ def _negative(x: Any) -> Any:
     from openvino import opset13 as op
 
     return op.subtract(_number_like(0, x), x)
-
-
-def _magnitude(x: Any) -> Any:
-    from openvino import opset13 as op
-
-    return op.maximum(x, _negative(x))
 
 
 def _sign(x: Any) -> Any:
@@ -111,7 +101,7 @@ def _quotient(a: Any, b: Any) -> Any:
     """
     from openvino import opset13 as op
 
-    whole, step = _magnitude(a), _magnitude(b)
+    whole, step = (op.maximum(x, _negative(x)) for x in (a, b))
     first = op.divide(whole, step)
     rest = op.subtract(whole, op.multiply(first, step))
     second = op.divide(rest, step)
@@ -162,10 +152,6 @@ def _compare_with(nonzero: bool, measure: BinaryWriter) -> BinaryWriter:
     return write
 
 
-def _swap_operands(measure: BinaryWriter) -> BinaryWriter:
-    return lambda a, b: measure(b, a)
-
-
 _WRITERS: dict[str, BinaryWriter] = {
     "Divide": _quotient,
     "Mod": _remainder,
@@ -173,8 +159,8 @@ _WRITERS: dict[str, BinaryWriter] = {
     "Equal": _compare_with(False, _difference),
     "NotEqual": _compare_with(True, _difference),
     "Greater": _compare_with(True, _excess),
-    "Less": _compare_with(True, _swap_operands(_excess)),
-    "GreaterEqual": _compare_with(False, _swap_operands(_excess)),
+    "Less": _compare_with(True, lambda a, b: _excess(b, a)),
+    "GreaterEqual": _compare_with(False, lambda a, b: _excess(b, a)),
     "LessEqual": _compare_with(False, _excess),
 }
 

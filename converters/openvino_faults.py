@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array
 from ..core.signature import Signature
@@ -21,6 +21,9 @@ from .planted_faults import (
     SwappableInputs,
     plant_in_graph,
 )
+
+if TYPE_CHECKING:
+    import openvino
 
 _ORDERED = {  # inputs that do not commute
     "Subtract": (0, 1), "Divide": (0, 1), "Power": (0, 1), "FloorMod": (0, 1), "Mod": (0, 1),
@@ -45,16 +48,16 @@ def plant_fault(
     Raises:
         RunnerError: the file cannot be read.
     """
-    graph = _OpenVinoGraph(path, signature)
+    graph = _OpenVinoGraph(read_openvino(path), signature)
     return plant_in_graph(graph, kind, random, signature, folder / path.name)
 
 
 class _OpenVinoGraph:
     """An IR in memory; faults are planted outside the bodies of its nodes."""
 
-    def __init__(self, path: Path, signature: Signature) -> None:
-        self._model = read_openvino(path)
-        self._nodes = self._model.get_ordered_ops()
+    def __init__(self, model: openvino.Model, signature: Signature) -> None:
+        self._model = model
+        self._nodes = model.get_ordered_ops()
         self._signature = signature
 
     def has_open_loop(self) -> bool:

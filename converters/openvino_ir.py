@@ -32,10 +32,11 @@ from ..core.process import thread_limit
 from ..core.records import Coverage
 from ..core.signature import Signature
 from ..core.target_extensions import OpenedByDefault, Probe
-from . import openvino_faults, openvino_precision, openvino_probe
+from . import openvino_faults, openvino_precision
 from .installed_packages import package_versions
 from .openvino_arithmetic import keep_discrete_quotients, keep_wide_integers
 from .openvino_precision import compress_weights
+from .openvino_probe import OpenVinoProbe
 from .openvino_reader import (
     check_bounds,
     drop_domain_guard,
@@ -237,7 +238,7 @@ def _port_dtype(port: Any) -> str:
 
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
     """Open the IR for probing, compiled as it is judged."""
-    return openvino_probe.open_probe(path, _judge_config())
+    return OpenVinoProbe(path, _judge_config())
 
 
 def weights(path: Path) -> Iterator[Array]:
@@ -266,7 +267,7 @@ def inspect(path: Path) -> Inspection:
         facts={"layers": str(sum(operators.values()))},
         weights=weights,
         operators=operators,
-        metadata=read_metadata(path),
+        metadata=read_ir_metadata(path),
     )
 
 

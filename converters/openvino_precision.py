@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,22 +25,10 @@ _LAYERS = frozenset({
     "Convolution", "Deconvolution", "FullyConnected", "GRUCell", "GRUSequence", "LSTMCell",
     "LSTMSequence", "MatMul", "RNNCell", "RNNSeq", "RNNSequence", "ScaledDotProductAttention",
 })  # fmt: skip
-_FUSED = "Subgraph"  # attention and other fused nodes
-_PRODUCT = "MatMul"
-_IDLE = "not_executed"
 _NAMES = {
     "f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "i8": "int8", "u8": "int8",
     "i32": "int32", "i64": "int64", "boolean": "bool",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ExecutedNode:
-    """An executed node: its type, compute dtype, and microseconds over all runs."""
-
-    layer: bool
-    dtype: str
-    time: float
 
 
 def measure_coverage(path: Path, example: Feed, settings: Mapping[str, str]) -> Coverage:
@@ -53,10 +40,10 @@ def measure_coverage(path: Path, example: Feed, settings: Mapping[str, str]) -> 
         ConversionError: OpenVINO cannot compile or run the model.
     """
     executed = call_framework("OpenVINO", lambda: list(_run_nodes(path, example, settings)))
-    layers = Counter(one.dtype for one in executed if one.layer)
+    layers = Counter(dtype for dtype, is_layer, _ in executed if is_layer)
     times: dict[str, float] = defaultdict(float)
-    for one in executed:
-        times[one.dtype] += one.time
+    for dtype, _, time in executed:
+        times[dtype] += time
     timed = sum(times.values()) > 0
     work = times if timed else layers
     total = sum(work.values())
@@ -80,12 +67,15 @@ def any_name(port: Any) -> str:
     return str(port.get_any_name() if named else port.get_node().get_friendly_name())
 
 
-def _run_nodes(path: Path, example: Feed, settings: Mapping[str, str]) -> Iterator[_ExecutedNode]:
+def _run_nodes(
+    path: Path, example: Feed, settings: Mapping[str, str]
+) -> Iterator[tuple[str, bool, float]]:
+    """Yield each executed node's compute dtype, whether it is a layer, and its microseconds."""
     import openvino
 
     core = openvino.Core()
     model = core.read_model(str(path))
-    products = {op.get_friendly_name() for op in model.get_ops() if op.get_type_name() == _PRODUCT}
+    products = {op.get_friendly_name() for op in model.get_ops() if op.get_type_name() == "MatMul"}
     quantized = any(op.get_type_name() == "FakeQuantize" for op in model.get_ops())
     compiled = core.compile_model(model, "CPU", {**settings, "PERF_COUNT": True})
     request = compiled.create_infer_request()
@@ -101,25 +91,20 @@ def _run_nodes(path: Path, example: Feed, settings: Mapping[str, str]) -> Iterat
         if name in first:
             facts = _runtime_facts(op)
             layer = facts["layerType"] in _LAYERS or (
-                facts["layerType"] == _FUSED
+                facts["layerType"] == "Subgraph"  # attention and other fused nodes
                 and not products.isdisjoint(facts["originalLayersNames"].split(","))
             )
             # OpenVINO reports the mean over all runs, including the first
             time = max(0.0, mean.get(name, 0.0) * (_RUNS + 1) - first[name])
-            yield _ExecutedNode(
-                layer=layer, dtype=_kernel_dtype(facts, quantized=quantized), time=time
-            )
+            yield _kernel_dtype(facts, quantized=quantized), layer, time
 
 
 def _node_times(compiled: openvino.CompiledModel) -> dict[str, float]:
     """Return the mean microseconds per run by node, without nodes that only move pointers."""
-    found = {
-        op.get_friendly_name(): _runtime_facts(op) for op in compiled.get_runtime_model().get_ops()
-    }
     return {
-        name: float(facts["execTimeMcs"])
-        for name, facts in found.items()
-        if facts["execTimeMcs"] != _IDLE
+        op.get_friendly_name(): float(time)
+        for op in compiled.get_runtime_model().get_ops()
+        if (time := _runtime_facts(op)["execTimeMcs"]) != "not_executed"
     }
 
 

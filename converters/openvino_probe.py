@@ -32,21 +32,7 @@ _NO_NODE = ("Constant", "Parameter", "Result")
 _MAX_TEXT = 60  # characters of an attribute that is kept
 
 
-def open_probe(path: Path, settings: Mapping[str, str]) -> OpenVinoProbe:
-    """Read an IR with the origins of the ONNX that it was made from.
-
-    Args:
-        path: the .xml; the ONNX's debug sidecar may lie beside it.
-        settings: what it is compiled with.
-
-    Raises:
-        RunnerError: it cannot be read.
-        UsageError: its sidecar is invalid.
-    """
-    return OpenVinoProbe(path, settings, _origins(path))
-
-
-def _origins(path: Path) -> Mapping[str, NodeOrigin]:
+def _read_origins(path: Path) -> Mapping[str, NodeOrigin]:
     """Read the sidecar of `model.fp16.xml`, or that of `model.onnx`."""
     bare = path.with_name(path.name.partition(".")[0] + path.suffix)
     for place in (path, bare):
@@ -58,83 +44,86 @@ def _origins(path: Path) -> Mapping[str, NodeOrigin]:
 
 
 class OpenVinoProbe:
-    """An IR that is read anew for each run, cut, and compiled."""
+    """An IR that is read anew for each run, cut, and compiled with the settings."""
 
     loader = _LOADER
 
-    def __init__(
-        self, path: Path, settings: Mapping[str, str], origins: Mapping[str, NodeOrigin]
-    ) -> None:
+    def __init__(self, path: Path, settings: Mapping[str, str]) -> None:
+        """Read the IR, and the origins of the ONNX that it was made from.
+
+        Raises:
+            RunnerError: it cannot be read.
+            UsageError: its debug sidecar is invalid.
+        """
         self.runs = 0
         self._path = path
         self._settings = dict(settings)
         model = read_ir(self._path)
-        self.inputs = tuple(_tensor_name(op, 0) for op in model.get_parameters())
         self._ports = {
             _tensor_name(op, 0): sorted(op.output(0).get_names()) for op in model.get_parameters()
         }
+        self.inputs = tuple(self._ports)
         self.outputs = tuple(_source(result) for result in model.get_results())
         self.ends: Mapping[str, str] = {
             name: _source(result)
             for result in model.get_results()
             for name in result.input_value(0).get_names()
         }
-        self._fixed: set[str] = set()
+        origins = _read_origins(path)
         self.nodes = assign_absorbed_layers(tuple(self._describe_nodes(model, origins)), origins)
 
     def _describe_nodes(
         self, model: openvino.Model, origins: Mapping[str, NodeOrigin]
     ) -> Iterator[ProbeNode]:
         known = _inherit_origins(model, origins)
+        fixed: set[str] = set()
         owners: dict[str, str] = {}  # modules by tensors computed from their weights alone
         for op in model.get_ordered_ops():
             kind = op.get_type_name()
             reads = [_source(op, i) for i in range(op.get_input_size())]
             made = [_tensor_name(op, i) for i in range(op.get_output_size())]
-            if kind == "Constant" or (reads and self._fixed.issuperset(reads)):
-                self._fixed.update(made)
+            if kind == "Constant" or (reads and fixed.issuperset(reads)):
+                fixed.update(made)
                 owners.update(dict.fromkeys(made, _owner(op, reads, owners)))
-            if kind in _NO_NODE or self._fixed.issuperset(made):
+            if kind in _NO_NODE or fixed.issuperset(made):
                 continue
             name = str(op.get_friendly_name())
-            origin = known.get(name) or _named_origin(name, [owners.get(one, "") for one in reads])
+            origin = known.get(name) or _origin_from_names(
+                name, [owners.get(one, "") for one in reads]
+            )
             yield ProbeNode(
                 name=op.get_friendly_name(),
                 operator=kind,
-                inputs=tuple(name for name in reads if name not in self._fixed),
+                inputs=tuple(name for name in reads if name not in fixed),
                 outputs=tuple(made),
-                constants=tuple(name for name in reads if name in self._fixed),
+                constants=tuple(name for name in reads if name in fixed),
                 module=origin.module,
                 kind=origin.cls,
                 owner=origin.weights,
                 source=origin.source,
                 attributes=_attributes(op),
                 inside=_inside(op, origins),
-                half=kind == "Convert" and _element(op) in _HALVES,
+                half=kind == "Convert" and op.get_output_element_type(0).to_string() in _HALVES,
             )
 
     def forms(self, feed: Feed) -> Mapping[str, TensorForm]:
         """Return the forms that OpenVINO infers from the feed's shapes, without a run."""
         model = read_ir(self._path)
         shapes = {
-            parameter.output(0): list(self._bind_feed(feed, _tensor_name(parameter, 0)).shape)
-            for parameter in model.get_parameters()
+            op.output(0): list(self._bind_feed(feed, _tensor_name(op, 0)).shape)
+            for op in model.get_parameters()
         }
         try:
             model.reshape(shapes)
         except RuntimeError as error:
             raise openvino_error(error) from error
-        found: dict[str, TensorForm] = {}
-        for op in model.get_ordered_ops():
-            for index in range(op.get_output_size()):
-                port = op.output(index)
-                if port.get_partial_shape().is_dynamic:
-                    continue
-                dtype = str(port.get_element_type().to_dtype())
-                found[_tensor_name(op, index)] = TensorForm(
-                    shape=tuple(port.get_shape()), dtype=dtype
-                )
-        return found
+        return {
+            name: TensorForm(
+                shape=tuple(port.get_shape()), dtype=str(port.get_element_type().to_dtype())
+            )
+            for name, port in _ports(model).items()
+            if not port.get_partial_shape().is_dynamic
+        }
 
     def tap(self, feed: Feed, tensors: Collection[str]) -> Outputs:
         """Run the whole model with additional results."""
@@ -158,7 +147,7 @@ class OpenVinoProbe:
         """Return a constant, or what is computed from constants alone."""
         return self.part({}, [name])[name]
 
-    def reach(self, node: ProbeNode) -> QuantizedRange | None:
+    def range_of(self, node: ProbeNode) -> QuantizedRange | None:
         """Return the range of a FakeQuantize."""
         if node.operator != "FakeQuantize" or not node.inputs or not node.constants[1:]:
             return None
@@ -182,8 +171,10 @@ class OpenVinoProbe:
 
         model = read_ir(self._path)
         ports = _ports(model)
-        fed = {name: self._bind_feed(given, name) for name in self.inputs if self._has(given, name)}
-        cuts = {**{n: a for n, a in given.items() if n in ports}, **fed}
+        cuts = {name: array for name, array in given.items() if name in ports}
+        for name in self.inputs:
+            if any(one in given for one in (name, *self._ports[name])):
+                cuts[name] = self._bind_feed(given, name)
         results = [opset8.result(ports[name]) for name in wanted]
         ends = {result.get_friendly_name() for result in results}
         parameters, arrays = [], []
@@ -203,9 +194,6 @@ class OpenVinoProbe:
         except RuntimeError as error:
             raise openvino_error(error) from error
         return part, arrays
-
-    def _has(self, given: Feed, name: str) -> bool:
-        return any(one in given for one in (name, *self._ports[name]))
 
     def _bind_feed(self, feed: Feed, name: str) -> Array:
         """Return the feed's array for an input of the model, which has several names."""
@@ -278,7 +266,7 @@ def _owner(op: Any, reads: Sequence[str], owners: Mapping[str, str]) -> str:
     return next((owners[one] for one in reads if owners.get(one)), "")
 
 
-def _named_origin(name: str, owners: Sequence[str]) -> NodeOrigin:
+def _origin_from_names(name: str, owners: Sequence[str]) -> NodeOrigin:
     """Return the origin that the names in an IR give: of a layer's scope, and of its weights."""
     scope = [part for part in name.split("/") if part][:-1] if name.startswith("/") else []
     return NodeOrigin(module=".".join(scope), weights=next(filter(None, owners), ""))
@@ -293,10 +281,6 @@ def _inside(op: Any, origins: Mapping[str, NodeOrigin]) -> tuple[str, ...] | Non
     found = [origins.get(name) or origins.get(name.partition("/")[0]) for name in names]
     modules = dict.fromkeys(origin.module for origin in found if origin is not None)
     return tuple(module for module in modules if module)
-
-
-def _element(op: Any) -> str:
-    return str(op.output(0).get_element_type().to_string())
 
 
 def _attributes(op: Any) -> dict[str, str]:

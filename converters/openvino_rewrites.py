@@ -20,7 +20,7 @@ def keep_order_of_equals(model: openvino.Model) -> None:
     the order open, and its CPU depends on the partition of work. A TopK without sorting has no such
     order in OpenVINO, and stays.
     """
-    for node in [node for node in model_nodes(model) if node.get_type_name() == "TopK"]:
+    for node in _nodes_of_type(model, "TopK"):
         attributes = node.get_attributes()
         if attributes.get("stable") is False and attributes.get("sort") != "none":
             node.set_attribute("stable", True)
@@ -34,10 +34,16 @@ def keep_small_softplus(model: openvino.Model) -> None:
     such as time steps of state-space models. A softplus in a Mish, x * tanh(softplus(x)), stays:
     OpenVINO fuses the two.
     """
-    for node in [node for node in model_nodes(model) if node.get_type_name() == "SoftPlus"]:
+    from openvino import opset13 as op
+
+    for node in _nodes_of_type(model, "SoftPlus"):
         readers = [port.get_node().get_type_name() for port in node.output(0).get_target_inputs()]
         if set(readers) != {"Tanh"}:
-            replace_node(node, _softplus(node.input_value(0)))
+            x = node.input_value(0)
+            two = op.constant(2, dtype=x.get_element_type())
+            small = op.exp(op.negative(op.abs(x)))
+            log1p = op.multiply(two, op.atanh(op.divide(small, op.add(two, small))))
+            replace_node(node, op.add(op.relu(x), log1p))
 
 
 def keep_remainders(model: openvino.Model) -> None:
@@ -52,7 +58,7 @@ def keep_remainders(model: openvino.Model) -> None:
     """
     from openvino import opset13 as op
 
-    for node in [node for node in model_nodes(model) if node.get_type_name() == "FloorMod"]:
+    for node in _nodes_of_type(model, "FloorMod"):
         rank, kind = node.get_output_partial_shape(0).rank, node.get_output_element_type(0)
         step = node.input_value(1)
         if (
@@ -108,7 +114,7 @@ def keep_lone_keys(model: openvino.Model) -> None:
     """
     from openvino import opset13 as op
 
-    for node in [node for node in model_nodes(model) if node.get_type_name() == "Softmax"]:
+    for node in _nodes_of_type(model, "Softmax"):
         shape = node.get_output_partial_shape(0)
         axis = node.get_attributes()["axis"]
         if shape.rank.is_dynamic or axis not in (-1, len(shape) - 1):
@@ -129,7 +135,7 @@ def keep_lone_columns(model: openvino.Model) -> None:
     column cut off. Both keep the convolution in 8 bits. Call this after the bounds of the inputs
     are set.
     """
-    for node in [node for node in model_nodes(model) if node.get_type_name() == "Convolution"]:
+    for node in _nodes_of_type(model, "Convolution"):
         data, kernel = (node.get_input_partial_shape(i) for i in (0, 1))
         attributes = node.get_attributes()
         if kernel.is_dynamic or data.rank.is_dynamic or attributes["auto_pad"].startswith("same"):
@@ -174,14 +180,22 @@ def keep_signed_joins(model: openvino.Model) -> None:
     makes it unsigned there, but rescales as signed, silently. The FakeQuantize computes the same,
     and later kernels stay in 8 bits.
     """
-    for node in [node for node in model_nodes(model) if node.get_type_name() == "FakeQuantize"]:
+    from openvino import opset13 as op
+
+    for node in _nodes_of_type(model, "FakeQuantize"):
         maker = node.input_value(0).get_node()
         if maker.get_type_name() == "Relu":
             maker = maker.input_value(0).get_node()
         found = _find_signed_dequantize(node) if maker.get_type_name() == "Concat" else None
         if found is not None:
             last, zero, scale = found
-            replace_node(last, _real_fake_quantize(node, zero, scale))
+            low, high = (
+                op.constant((node.input_value(i).get_node().data - zero) * scale, dtype="float32")
+                for i in (3, 4)
+            )
+            inputs = [node.input_value(i) for i in range(3)]
+            levels = node.get_attributes()["levels"]
+            replace_node(last, op.fake_quantize(*inputs, low, high, levels))
 
 
 def _find_signed_dequantize(node: Any) -> tuple[Any, float, float] | None:
@@ -219,27 +233,6 @@ def _constant_number(value: Any) -> float | None:
     return float(node.data.reshape(-1)[0])
 
 
-def _real_fake_quantize(node: Any, zero: float, scale: float) -> openvino.Node:
-    """Return the FakeQuantize of the dequantized values."""
-    from openvino import opset13 as op
-
-    low, high = (
-        op.constant((node.input_value(i).get_node().data - zero) * scale, dtype="float32")
-        for i in (3, 4)
-    )
-    inputs = [node.input_value(i) for i in range(3)]
-    return op.fake_quantize(*inputs, low, high, node.get_attributes()["levels"])
-
-
-def _softplus(x: openvino.Output) -> openvino.Node:
-    from openvino import opset13 as op
-
-    two = op.constant(2, dtype=x.get_element_type())
-    small = op.exp(op.negative(op.abs(x)))
-    log1p = op.multiply(two, op.atanh(op.divide(small, op.add(two, small))))
-    return op.add(op.relu(x), log1p)
-
-
 def int64_constant(*numbers: int) -> Any:
     """Return an int64 constant with one axis."""
     import numpy as np
@@ -267,6 +260,10 @@ def model_nodes(model: openvino.Model) -> Iterator[Any]:
             yield from model_nodes(body)
 
 
+def _nodes_of_type(model: openvino.Model, *kinds: str) -> list[Any]:
+    return [node for node in model_nodes(model) if node.get_type_name() in kinds]
+
+
 def node_bodies(node: Any) -> list[openvino.Model]:
     """Return the models inside a node: the branches of an If, the body of a loop."""
     kind = node.get_type_name()
@@ -276,8 +273,8 @@ def node_bodies(node: Any) -> list[openvino.Model]:
 
 
 _LSTM = "LSTMSequence"
-_KINDS = (_LSTM, "GRUSequence", "RNNSequence")
-_TAKEN = (
+_SEQUENCES = (_LSTM, "GRUSequence", "RNNSequence")
+_ATTRIBUTES = (
     "hidden_size", "activations", "activations_alpha", "activations_beta", "clip",
     "linear_before_reset",
 )  # fmt: skip
@@ -292,7 +289,7 @@ def keep_lengths(model: openvino.Model) -> None:
     gates after the end. The backward direction runs over reversed rows. Call this after the bounds
     of the inputs are set.
     """
-    for node in [node for node in model_nodes(model) if node.get_type_name() in _KINDS]:
+    for node in _nodes_of_type(model, *_SEQUENCES):
         lengths = node.input_value(node.get_input_size() - 4)
         if node.get_input_partial_shape(0).is_dynamic and depends_on_data(lengths):
             replace_node(node, *_sequence_outputs(node, lengths))
@@ -370,7 +367,7 @@ def _sequence_node(node: Any, x: Any, states: list[Any], lengths: Any, weights: 
     from openvino import opset13 as op
 
     make = {_LSTM: op.lstm_sequence, "GRUSequence": op.gru_sequence, "RNNSequence": op.rnn_sequence}
-    options = {name: value for name, value in node.get_attributes().items() if name in _TAKEN}
+    options = {name: value for name, value in node.get_attributes().items() if name in _ATTRIBUTES}
     return make[node.get_type_name()](x, *states, lengths, *weights, direction="forward", **options)
 
 

@@ -219,7 +219,10 @@ def plant_in_graph(
     if graph.has_open_loop():
         return None
     size = _draw_size(signature, random) if kind is FaultKind.SIZE else None
-    done = _alter_at_size(graph, size, random) if size else _alter_graph(graph, kind, random)
+    if kind is FaultKind.SIZE:
+        done = None if size is None else _alter_at_size(graph, size, random)
+    else:
+        done = _CHANGES[kind](graph, random)
     if done is None:
         return None
     graph.save(copy)
@@ -232,18 +235,8 @@ def plant_in_graph(
     )
 
 
-def _alter_graph(graph: EditableGraph, kind: FaultKind, random: Random) -> _FaultChange | None:
-    match kind:
-        case FaultKind.WEIGHT:
-            return _alter_constant(graph.constants(scalar=False), _alter_element, random)
-        case FaultKind.SWAP:
-            return _swap(graph, random)
-        case FaultKind.ATTRIBUTE:
-            return _alter_number(graph, random)
-        case FaultKind.EPSILON:
-            return _scale_epsilon(graph, random)
-        case FaultKind.SIZE:
-            return None
+def _alter_weight(graph: EditableGraph, random: Random) -> _FaultChange | None:
+    return _alter_constant(graph.constants(scalar=False), _alter_element, random)
 
 
 def _swap(graph: EditableGraph, random: Random) -> _FaultChange | None:
@@ -302,3 +295,11 @@ def _alter_at_size(graph: EditableGraph, size: SizeFault, random: Random) -> _Fa
     outputs = graph.float_outputs()
     name = graph.multiply_output(random.choice(outputs), size) if outputs else None
     return None if name is None else (f"output {name}".rstrip(), f"times {FACTOR:g}")
+
+
+_CHANGES: Mapping[FaultKind, Callable[[EditableGraph, Random], _FaultChange | None]] = {
+    FaultKind.WEIGHT: _alter_weight,
+    FaultKind.SWAP: _swap,
+    FaultKind.ATTRIBUTE: _alter_number,
+    FaultKind.EPSILON: _scale_epsilon,
+}

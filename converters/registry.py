@@ -63,7 +63,7 @@ class PluginTarget:
 
     @property
     def package(self) -> str:
-        """The package with its version."""
+        """Return the package with its version."""
         found = self._entry.dist
         return "an unknown package" if found is None else f"{found.name} {found.version}"
 

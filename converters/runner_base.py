@@ -54,7 +54,7 @@ def order_inputs(feed: Feed, names: Sequence[str]) -> list[Array]:
     return [feed[name] for name in names]
 
 
-def needed_nodes(
+def nodes_between(
     makers: Mapping[str, str],
     reads: Mapping[str, Sequence[str]],
     known: Collection[str],
@@ -188,7 +188,9 @@ class TorchRunner(RunnerBase):
             with torch.no_grad():
                 value = self._function(tensors)
         except Exception as error:  # torch raises anything here
-            raise runner_error("torch", error, _error_line(error)) from error
+            lines = text_lines(error)  # TorchScript's message follows a trace of the user's source
+            traced = any(line.startswith("Traceback of TorchScript") for line in lines)
+            raise runner_error("torch", error, lines[-1] if traced else "") from error
         found = name_leaves(
             value, lambda leaf: isinstance(leaf, torch.Tensor), reserved=self.inputs
         ).found
@@ -197,13 +199,6 @@ class TorchRunner(RunnerBase):
             names = list(self._outputs)
         tensors = [leaf for leaf in found.values() if isinstance(leaf, torch.Tensor)]
         return {name: to_array(t) for name, t in zip(names, tensors, strict=True)}
-
-
-def _error_line(error: Exception) -> str:
-    """Skip the trace of the user's source that precedes TorchScript's message."""
-    lines = text_lines(error)
-    traced = any(line.startswith("Traceback of TorchScript") for line in lines)
-    return lines[-1] if traced else ""
 
 
 def check_device(device: str) -> None:
@@ -226,10 +221,8 @@ def check_device(device: str) -> None:
 
 def torch_settings(device: str) -> dict[str, str]:
     """Return torch's settings when it judges on this device; empty on the CPU."""
-    if device != "cuda":
-        return {}
     names = ("torch.backends.cudnn.allow_tf32", "torch.backends.cuda.matmul.allow_tf32")
-    return dict.fromkeys(names, "False")
+    return dict.fromkeys(names, "False") if device == "cuda" else {}
 
 
 def float_tensors(state: Mapping[str, torch.Tensor]) -> Iterator[Array]:

@@ -55,6 +55,8 @@ DEVICES: tuple[str, ...] = ("cpu", "cuda")
 PLANTS_BY_DEFAULT: bool = True
 PROGRAM: str = "a TorchScript program"
 INSPECT_OPENS: bool = True
+read_metadata = read_torch_metadata
+judge_settings = torch_settings
 _DEBUG = ".debug_pkl"
 _BESIDE_WEIGHTS = 1 << 18  # bytes of code, constants and debug tables, at least
 
@@ -124,11 +126,6 @@ def strip_debug_files(path: Path) -> None:
             archive.writestr(slim, content, compress_type=entry.compress_type)
 
 
-def judge_settings(device: str) -> Mapping[str, str]:
-    """Return the torch settings used in judging."""
-    return torch_settings(device)
-
-
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     """Load the archive on the CPU or a CUDA device."""
     check_device(device)
@@ -196,11 +193,6 @@ def plant_fault(
     graph = ScriptGraph(module=module, record=record, inputs=names)
     _check_space(folder, module)
     return plant_in_graph(graph, kind, random, signature, folder / path.name)
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata that the job embedded in the archive."""
-    return read_torch_metadata(path)
 
 
 def inspect(path: Path) -> Inspection:

@@ -14,7 +14,7 @@ from ..core.contract import Array, Feed, Outputs, Runner
 from ..core.errors import UsageError
 from ..core.target_extensions import ProbeNode, QuantizedRange, TensorForm
 from ..core.torch_tools import to_array
-from .runner_base import needed_nodes
+from .runner_base import nodes_between
 from .torchscript_graph import DEBUG_ONNX, FlatGraph, TorchScriptStep, UnrolledGraph
 from .torchscript_operators import compute
 
@@ -126,7 +126,7 @@ class TorchScriptProbe:
         """Return a parameter, a buffer or a constant of the code."""
         return to_array(self._flat.fixed[name])
 
-    def reach(self, node: ProbeNode) -> QuantizedRange | None:  # noqa: ARG002 - of the contract
+    def range_of(self, node: ProbeNode) -> QuantizedRange | None:  # noqa: ARG002 - of the contract
         """Return None: no TorchScript of modelc has quantizers."""
         return None
 
@@ -164,7 +164,7 @@ class TorchScriptProbe:
         self.runs += 1
         fixed = self._flat.fixed
         reads = {step.name: step.inputs for step in self._flat.steps}
-        needed = needed_nodes(self._makers, reads, {*given, *fixed}, wanted)
+        needed = nodes_between(self._makers, reads, {*given, *fixed}, wanted)
         steps = [step for step in self._flat.steps if step.name in needed]
         last = {name: step.name for step in steps for name in step.inputs}
         values: dict[str, Any] = dict(given)

@@ -264,7 +264,7 @@ class Probe(Protocol):
         """Return the values of one of `ProbeNode.constants`."""
         ...
 
-    def reach(self, node: ProbeNode) -> QuantizedRange | None:
+    def range_of(self, node: ProbeNode) -> QuantizedRange | None:
         """Return the range of a node that quantizes a computed tensor; None for other nodes."""
         ...
 

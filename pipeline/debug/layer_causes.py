@@ -132,7 +132,7 @@ def _explain_saturation(culprit: Culprit, layers: LayerComparer, precision: Prec
     """Report a quantizer whose range does not cover eager's values."""
     import numpy as np
 
-    spans = [(node, span) for node in culprit.nodes if (span := layers.probe.reach(node))]
+    spans = [(node, span) for node in culprit.nodes if (span := layers.probe.range_of(node))]
     if not spans:
         return ""
     inner = {**culprit.given, **_inner_arrays(culprit, layers)}

@@ -68,7 +68,8 @@ def test_the_operator_that_others_depend_on_is_named(
 
 
 def test_an_error_without_an_operator_is_passed_on(tmp_path: Path) -> None:
-    assert root_refusal("Exception from core.cpp:84:\nno such file") == ""
+    unknown = "Exception from core.cpp:84:\nno such file"
+    assert root_refusal(unknown) == ""
     with pytest.raises(RefusedError, match=r"none\.onnx"):
         read_openvino(tmp_path / "none.onnx")
 

@@ -48,13 +48,6 @@ def run(packages: Path, tmp_path: Path) -> Run:
     return made
 
 
-def test_it_is_listed_with_its_package(run: Run) -> None:
-    ran = run("-m", "modelc", "targets")
-    row = next(line for line in ran.stdout.splitlines() if line.split()[:1] == ["ort"])
-    assert row.split()[1] == "yes"
-    assert row.rstrip().endswith("modelc-ort 1.0.0")
-
-
 def test_an_exported_ort_passes_and_can_be_inspected(run: Run, tmp_path: Path) -> None:
     digits = ROOT / "sample_models" / "digits.safetensors"
     model = ("--model", "modelc.sample_models.digits:build")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -101,7 +100,9 @@ def test_a_package_is_not_loaded_for_its_name(installed: Installed) -> None:
 def test_a_target_of_another_package_is_listed_with_its_package(installed: Installed) -> None:
     ran = modelc(installed("mine", GOOD), "-m", "modelc", "targets")
     row = next(line for line in ran.stdout.splitlines() if line.split()[:1] == ["mine"])
-    assert " ".join(row.split()) == "mine yes a format of mine fp32 7.7 modelc-mine 1.5"
+    words = row.split()
+    assert words[:2] == ["mine", "yes"]
+    assert words[-4:] == ["fp32", "7.7", "modelc-mine", "1.5"]
     assert ran.stderr == ""
 
 
@@ -129,7 +130,7 @@ def test_a_broken_package_is_one_warning_that_names_it(
     ran = modelc(installed("mine", code), "-m", "modelc", "targets")
     assert ran.returncode == 0, ran.stderr
     (line,) = ran.stderr.splitlines()
-    assert re.match(r"warning: .*'mine' of modelc-mine 1\.5 ", line)
+    assert {"warning:", "'mine'", "modelc-mine", "1.5"} <= set(line.split())
     assert reason in line
     assert "torchscript" in ran.stdout
 

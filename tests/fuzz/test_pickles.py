@@ -143,7 +143,7 @@ def test_a_pickle_is_rejected_and_nothing_of_it_runs(
 
 def test_what_is_rejected_is_described_without_being_run(tmp_path: Path) -> None:
     found = describe_checkpoint(torch_file(tmp_path / "m.pt", Evil(tmp_path / "it-ran")))
-    assert found.refused
+    assert found.unreadable
     assert not (tmp_path / "it-ran").exists()
 
 

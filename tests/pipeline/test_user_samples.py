@@ -119,7 +119,7 @@ def test_a_sample_outside_the_domain_is_noted(
     ids: list[int], share: list[float], named: list[str]
 ) -> None:
     specs = ("ids:int64[k]{0..n-1}", "share:float32[2]{0.1..1}", "x:float32[n=1..8]")
-    signature = merge_inputs([parse_input(text) for text in specs], {})
+    signature = signature_of(*specs)
     arrays = {
         "ids": np.array(ids),
         "share": np.array(share, np.float32),

@@ -9,6 +9,7 @@ import openvino
 import pytest
 
 from modelc.converters import openvino_ir
+from modelc.converters.openvino_precision import OPENVINO_SOURCE
 from modelc.core.contract import Array, Converted, Feed, Job
 from modelc.core.errors import UsageError
 from modelc.core.grammar import parse_input
@@ -82,7 +83,7 @@ def test_half_weights_compute_in_float32(
     ir, _ = converted(job_for(path, precision, FEED, signature=SIGNATURE))
     found = openvino_ir.coverage(ir, FEED, "cpu")
     assert (found.layers, found.share) == ({"fp32": 2}, {"fp32": 1.0})
-    assert found.source == "OpenVINO runtime model"
+    assert found.source == OPENVINO_SOURCE
 
 
 def test_the_share_is_of_time(onnx_file: OnnxFile) -> None:
