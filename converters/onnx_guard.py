@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
-from ..capture.framework_errors import call_framework
 from ..core.errors import ConversionError, ErrorCode, RunnerError
-from .onnx_topology import all_graphs, model_graphs, model_nodes
+from .onnx_topology import all_graphs, load_model, model_graphs, model_nodes
 from .runner_base import runner_error
 
 if TYPE_CHECKING:
@@ -161,9 +160,7 @@ def list_model_files(path: Path) -> tuple[Path, ...]:
         ConversionError: the model cannot be read, or names files outside its folder.
     """
     if path.suffix == ".onnx":
-        import onnx
-
-        model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
+        model = load_model(path)
         names = external_weight_names(model, path)
         return (path, *(external_path(path, name) for name in names))
     weights = path.with_suffix(".bin")

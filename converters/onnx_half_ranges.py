@@ -14,7 +14,7 @@ from ..core.contract import Array, Feed
 from ..core.kinds import Precision
 from .onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, read_origins
 from .onnx_sessions import open_session, run_session
-from .onnx_topology import GraphWiring, constant_values, float_constants, name_nodes
+from .onnx_topology import GraphWiring, constant_values, float_constants, load_model, name_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -74,9 +74,7 @@ def read_with_names(parent: Path) -> onnx.ModelProto:
     Raises:
         ConversionError: it cannot be read.
     """
-    import onnx
-
-    model = call_framework("onnx", lambda: onnx.load(str(parent), load_external_data=False))
+    model = load_model(parent)
     name_nodes(model.graph)
     return model
 
