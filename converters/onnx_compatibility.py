@@ -9,9 +9,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..capture.framework_errors import call_framework
 from ..core.errors import ConversionError, ErrorCode, Hint, Option, UsageError, unknown_name_error
-from .onnx_topology import model_graphs, model_nodes
+from .onnx_topology import load_model, model_graphs, model_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -213,9 +212,7 @@ def lower_model(path: Path, runtimes: Sequence[str]) -> dict[str, str]:
     if allowed is None:
         return {}
 
-    import onnx
-
-    model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
+    model = load_model(path)
     for fault in _compatibility_faults(model, allowed.limits):
         raise ConversionError(
             f"{path.name} would not load in {allowed}: {fault}",

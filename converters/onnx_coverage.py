@@ -17,7 +17,7 @@ from ..core.records import Coverage
 from .onnx_files import detach_weights
 from .onnx_half_emulation import emulate_half, has_half, has_half_io
 from .onnx_sessions import open_session, run_session
-from .onnx_topology import Node, all_graphs, all_nodes
+from .onnx_topology import Node, all_graphs, all_nodes, load_model
 
 if TYPE_CHECKING:
     import onnx
@@ -60,9 +60,7 @@ def measure_coverage(path: Path, example: Feed) -> Coverage:
     Raises:
         ConversionError: the model cannot be read.
     """
-    import onnx
-
-    model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
+    model = load_model(path)
     slim, held = detach_weights(model)
     layers = compute_layers(slim)
     counts = Counter(layer.dtype for layer in layers)

@@ -12,7 +12,7 @@ from ..capture.framework_errors import call_framework
 from ..core.contract import Array
 from .onnx_guard import all_tensors, external_path, read_graph
 from .onnx_origins import debug_sidecar_path
-from .onnx_topology import all_nodes, constant_values
+from .onnx_topology import all_nodes, constant_values, load_model
 from .runner_base import runner_error
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def check_model(path: Path) -> None:
     """
     import onnx
 
-    model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
+    model = load_model(path)
     slim = weights_as_inputs(model)
     call_framework("the ONNX checker", lambda: onnx.checker.check_model(slim, full_check=True))
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
-from ..capture.framework_errors import call_framework
 from ..core.errors import ConversionError, ErrorCode, RunnerError
-from .onnx_topology import all_graphs, model_graphs, model_nodes
+from .onnx_topology import all_graphs, load_model, model_graphs, model_nodes
 from .runner_base import runner_error
 
 if TYPE_CHECKING:
@@ -161,24 +160,22 @@ def list_model_files(path: Path) -> tuple[Path, ...]:
         ConversionError: the model cannot be read, or names files outside its folder.
     """
     if path.suffix == ".onnx":
-        import onnx
-
-        model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
-        names = external_weight_names(model, path)
+        model = load_model(path)
+        names = _external_names(all_tensors(model), path)
         return (path, *(external_path(path, name) for name in names))
     weights = path.with_suffix(".bin")
     return (path, weights) if weights.is_file() else (path,)
 
 
-def external_weight_names(model: onnx.ModelProto, path: Path) -> tuple[str, ...]:
-    """Return the external weight files of the model read from `path`, by name.
+def _external_names(tensors: Iterable[onnx.TensorProto], path: Path) -> tuple[str, ...]:
+    """Return the names of the files with the external tensors of the model read from `path`.
 
     Raises:
         ConversionError: a name or link leads out of the model's folder.
     """
     names = dict.fromkeys(
         entry.value
-        for tensor in all_tensors(model)
+        for tensor in tensors
         for entry in tensor.external_data
         if entry.key == "location"
     )
@@ -198,7 +195,7 @@ def copy_external_weights(model: onnx.ModelProto, path: Path, folder: Path) -> t
     Raises:
         ConversionError: a file is missing, or lies outside the model's folder.
     """
-    names = external_weight_names(model, path)
+    names = _external_names(all_tensors(model), path)
     for name in names:
         source = external_path(path, name)
         if not source.is_file():

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
-from .onnx_topology import all_graphs
+from .onnx_topology import all_graphs, load_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -210,7 +210,7 @@ def widen_half_regions(path: Path) -> tuple[str, ...]:
     """
     import onnx
 
-    model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
+    model = load_model(path)
     if not computes_in_half(model):
         return ()
     kinds = " and ".join(half_types(model.graph))

@@ -13,10 +13,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..capture.framework_errors import call_framework
 from ..core.errors import ErrorCode, UsageError
 from ..core.target_extensions import ProbeNode
-from .onnx_topology import all_nodes
+from .onnx_topology import all_nodes, load_model
 
 if TYPE_CHECKING:
     import onnx
@@ -106,11 +105,9 @@ def match_nodes(path: Path, patterns: Sequence[str]) -> tuple[str, ...]:
         UsageError: a pattern matches no node, or a node without a name.
         ConversionError: the model cannot be read.
     """
-    import onnx
-
     if not patterns:
         return ()
-    model = call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
+    model = load_model(path)
     origins = read_origins(path)
     nodes = list(all_nodes(model.graph))
     found: set[str] = set()

@@ -7,6 +7,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ..capture.framework_errors import call_framework
+
 if TYPE_CHECKING:
     import onnx
 
@@ -17,6 +19,17 @@ else:
     Node: TypeAlias = Any  # onnx is imported only where it is used
 
 _FLOAT = 1  # onnx.TensorProto.FLOAT
+
+
+def load_model(path: Path) -> onnx.ModelProto:
+    """Read a model without its external weights.
+
+    Raises:
+        ConversionError: it cannot be read.
+    """
+    import onnx
+
+    return call_framework("onnx", lambda: onnx.load(str(path), load_external_data=False))
 
 
 def node_bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

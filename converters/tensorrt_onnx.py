@@ -72,7 +72,9 @@ def convert(job: Job) -> Converted:
         raise RuntimeError("a tensorrt-onnx job needs a parent")
     path = job.folder / (job.stem + SUFFIX)
     if job.precision in (Precision.FP32, Precision.INT8) or claims(job.parent):
-        return _convert_qdq(job, job.parent, path)
+        model, required = _load_model(job.parent), job.precision is Precision.INT8
+        warnings = _raise_qdq_faults(model, job.parent, required=required)
+        return replace(onnx_model.adopt_model(job, model, job.parent, path), notes=warnings)
     half = convert_to_half(job, job.parent, path)
     warnings = _raise_qdq_faults(_load_model(path), path, required=False)
     return replace(half, notes=(*half.notes, *warnings))
@@ -81,13 +83,6 @@ def convert(job: Job) -> Converted:
 def plan_opset(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:
     """Plan the opset as for the parent ONNX."""
     return onnx_model.plan_opset(asked, runtimes, precision)
-
-
-def _convert_qdq(job: Job, parent: Path, path: Path) -> Converted:
-    """Check the parent's Q/DQ and copy it with our metadata."""
-    model = _load_model(parent)
-    warnings = _raise_qdq_faults(model, parent, required=job.precision is Precision.INT8)
-    return replace(onnx_model.adopt_model(job, model, parent, path), notes=warnings)
 
 
 def _load_model(path: Path) -> Model:

@@ -1,4 +1,4 @@
-"""Activations that a quantizer took out of a graph."""
+"""Activations that a quantizer removed from a graph."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_end_of_the_quantizer_belongs_to_the_activation(
     assert named[end].kind == "nn.ReLU"
 
 
-def test_an_activation_that_is_there_keeps_its_own() -> None:
+def test_an_activation_in_the_graph_keeps_its_module() -> None:
     nodes = chain("QuantizeLinear", "DequantizeLinear")
     relu = ProbeNode(name="relu", operator="Relu", inputs=("t3",), outputs=("r",), attributes={})
     assert assign_absorbed_layers([*nodes, relu], ORIGINS) == (*nodes, relu)

@@ -27,7 +27,7 @@ def job(job_of: JobOf) -> Job:
     return replace(made, example={"x": np.full((2, 3), MARK, np.float32)})
 
 
-def test_a_program_ships_none_of_the_users_data(job: Job) -> None:
+def test_a_program_contains_no_user_data(job: Job) -> None:
     (name, _), *_ = exported_program.convert(job).files
     with zipfile.ZipFile(job.folder / name) as archive:
         members = [archive.read(entry) for entry in archive.namelist()]
@@ -89,7 +89,7 @@ def test_inspect_shows_torchs_names_where_there_is_no_record(job: Job) -> None:
 
 
 @pytest.mark.parametrize("batch", [2, 6])
-def test_a_program_refuses_sizes_outside_its_range(job_of: JobOf, batch: int) -> None:
+def test_a_program_rejects_sizes_outside_its_range(job_of: JobOf, batch: int) -> None:
     job = job_of(nn.Linear(3, 2), "x:float32[batch=3..5,3]")
     (name, _), *_ = exported_program.convert(job).files
     with (
@@ -100,7 +100,7 @@ def test_a_program_refuses_sizes_outside_its_range(job_of: JobOf, batch: int) ->
 
 
 @pytest.mark.slow
-def test_a_scale_made_of_data_is_arithmetic_and_no_danger(job_of: JobOf) -> None:
+def test_a_scale_computed_from_data(job_of: JobOf) -> None:
     class Scaled(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x / (float(x.abs().max()) / 127.5)
@@ -112,7 +112,7 @@ def test_a_scale_made_of_data_is_arithmetic_and_no_danger(job_of: JobOf) -> None
     assert np.allclose(found, 127.5)
 
 
-def test_a_program_that_would_run_code_does_not_open_and_ends_no_run(job: Job) -> None:
+def test_a_program_with_code_does_not_open(job: Job) -> None:
     path = job.folder / "bad.pt2"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("bad/archive_format", "pt2")

@@ -28,12 +28,12 @@ def feed(batch: int = 2, height: int = 16, k: int = 2, *, ids: int | None = None
 
 
 @pytest.mark.parametrize("good", [feed(), feed(1), feed(4, 40, 5)])
-def test_what_fits_is_taken(good: Feed) -> None:
+def test_a_feed_in_the_domain_is_accepted(good: Feed) -> None:
     check_feed(good, SPECS)
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         (feed(5), "dim batch of x is 5, outside 1..4"),
         (feed(0), "dim batch of x is 0, outside 1..4"),
@@ -47,7 +47,7 @@ def test_what_fits_is_taken(good: Feed) -> None:
         ({**feed(), "x": np.zeros((2, 16, 4), np.float32)}, "dim 2 of x is 4, not 3"),
     ],
 )
-def test_what_does_not_fit_is_named(bad: Feed, said: str) -> None:
+def test_a_feed_outside_names_the_dim(bad: Feed, message: str) -> None:
     with pytest.raises(RunnerError) as caught:
         check_feed(bad, SPECS)
-    assert said in caught.value.message
+    assert message in caught.value.message

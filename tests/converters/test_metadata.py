@@ -1,4 +1,4 @@
-"""What a model file says inside is read without its framework, and a hostile file is refused."""
+"""Metadata of model files: read without the framework; a hostile file is rejected."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ NAMES = [target.NAME for target in TARGETS]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_format_of_ours_carries_where_it_came_from(name: str) -> None:
+def test_every_target_embeds_metadata(name: str) -> None:
     assert isinstance(target_named(name), Carrying)
 
 
-def test_what_is_carried_is_what_the_file_itself_is_inspected_to_say(exported_digits: Path) -> None:
+def test_metadata_agrees_with_inspect(exported_digits: Path) -> None:
     manifest = read_manifest(exported_digits)
     assert manifest is not None
     for artifact in manifest.artifacts:
@@ -35,13 +35,13 @@ def test_what_is_carried_is_what_the_file_itself_is_inspected_to_say(exported_di
         assert isinstance(target, Carrying)
         path = exported_digits / artifact.files[0].name
         found = {k.removeprefix("modelc."): v for k, v in target.inspect(path).metadata.items()}
-        carried = target.read_metadata(path)
-        assert carried.items() <= found.items()
-        assert carried["checkpoint"] == manifest.checkpoint.digest
-        assert carried["parent"] == artifact.parent
+        embedded = target.read_metadata(path)
+        assert embedded.items() <= found.items()
+        assert embedded["checkpoint"] == manifest.checkpoint.digest
+        assert embedded["parent"] == artifact.parent
 
 
-def test_an_engine_carries_it_in_the_file_beside_it(tmp_path: Path) -> None:
+def test_metadata_of_an_engine_is_in_its_sidecar(tmp_path: Path) -> None:
     engine = tmp_path / "model.engine"
     engine.write_bytes(b"ftrt and what follows")
     sidecar = EngineSidecar(
@@ -62,7 +62,7 @@ IR = (
 )
 
 
-def test_an_ir_says_what_is_in_its_place_alone(tmp_path: Path) -> None:
+def test_metadata_of_an_ir_is_read_from_its_place_only(tmp_path: Path) -> None:
     path = tmp_path / "model.xml"
     path.write_text(IR.format('<checkpoint value="abc"/>'))
     assert openvino_reader.read_ir_metadata(path) == {"checkpoint": "abc"}
@@ -81,9 +81,7 @@ def test_an_ir_says_what_is_in_its_place_alone(tmp_path: Path) -> None:
         "",
     ],
 )
-def test_an_ir_with_a_document_type_or_two_answers_or_no_end_is_refused(
-    tmp_path: Path, text: str
-) -> None:
+def test_a_malformed_ir_is_rejected(tmp_path: Path, text: str) -> None:
     path = tmp_path / "model.xml"
     path.write_text(text)
     with pytest.raises(RunnerError, match="not an OpenVINO IR"):
@@ -97,9 +95,9 @@ def archive(path: Path, **records: str) -> Path:
     return path
 
 
-def test_an_archive_says_where_it_came_from_and_not_how_it_is_called(tmp_path: Path) -> None:
-    told = json.dumps({"checkpoint": "abc", "call": "flat", "inputs": ["x"]})
-    assert archive_records.read_torch_metadata(archive(tmp_path / "m.pt2", m=told)) == {
+def test_metadata_of_an_archive_omits_the_call(tmp_path: Path) -> None:
+    record = json.dumps({"checkpoint": "abc", "call": "flat", "inputs": ["x"]})
+    assert archive_records.read_torch_metadata(archive(tmp_path / "m.pt2", m=record)) == {
         "checkpoint": "abc"
     }
     assert archive_records.read_torch_metadata(archive(tmp_path / "empty.pt2")) == {}
@@ -114,14 +112,14 @@ def test_an_archive_says_where_it_came_from_and_not_how_it_is_called(tmp_path: P
         ({"a": " " * (1 << 26) + "{}"}, "1 records"),
     ],
 )
-def test_an_archive_with_two_records_or_none_that_can_be_read_is_refused(
+def test_an_archive_without_one_valid_record_is_rejected(
     tmp_path: Path, records: dict[str, str], why: str
 ) -> None:
     with pytest.raises(RunnerError, match=why):
         archive_records.read_torch_metadata(archive(tmp_path / "m.pt2", **records))
 
 
-def test_what_is_no_archive_or_no_onnx_is_refused(tmp_path: Path) -> None:
+def test_a_foreign_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(b"\xff" * 100)
     with pytest.raises(RunnerError):

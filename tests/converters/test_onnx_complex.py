@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from modelc.capture.refusals import RefusedError
-from modelc.converters import onnx_model, openvino_ir
+from modelc.converters import onnx_model
 from modelc.core.contract import Job
-from modelc.core.kinds import Capture
 
-JobOf = Callable[..., Job]
+from .eager_agreement import JobOf, assert_agrees, job_of_calls
+
 pytestmark = [
     pytest.mark.needs("onnx"),
     pytest.mark.needs("openvino"),
@@ -26,21 +24,6 @@ SPEC = "x:float32[batch=1..4,rows=4..8,2,columns=4..8]"
 SHAPES = ((2, 4, 2, 8), (1, 7, 2, 5), (3, 8, 2, 4))
 NETS = 3
 WEIGHT = torch.randn(2, 3, 4, 3, dtype=torch.cfloat, generator=torch.Generator().manual_seed(0))
-
-
-class Calls(nn.Module):
-    """One output for each call: a net for each would take minutes."""
-
-    def __init__(self, calls: Mapping[str, Callable[[Tensor], Tensor]]) -> None:
-        super().__init__()
-        self.calls = calls
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        found = {name: call(x) for name, call in self.calls.items()}
-        return {
-            name: torch.view_as_real(one) if one.is_complex() else one
-            for name, one in found.items()
-        }
 
 
 class FourierOperator(nn.Module):
@@ -111,57 +94,41 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def agrees(job: Job, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> None:
-    """Raises where ONNX Runtime or OpenVINO says something else than eager."""
-    onnx_model.convert(job)
-    folder = job.folder / "ir"
-    folder.mkdir()
-    child = replace(job, parent=job.folder / "model.onnx", folder=folder, model=None)
-    openvino_ir.convert(child)
-    assert job.model is not None
-    for target, path in ((onnx_model, child.parent), (openvino_ir, folder / "model.xml")):
-        assert path is not None
-        with target.open_runner(path, "cpu", job.signature) as runner:
-            for seed, shape in enumerate(shapes):
-                x = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-                with torch.no_grad():
-                    wanted = job.model.flat(torch.tensor(x))
-                for (name, found), eager in zip(runner.run({"x": x}).items(), wanted, strict=True):
-                    np.testing.assert_allclose(
-                        found, eager.numpy(), rtol=2e-4, atol=2e-5, err_msg=name
-                    )
+def assert_complex_agrees(job: Job) -> None:
+    feeds = [
+        {"x": np.random.default_rng(seed).normal(size=shape).astype(np.float32)}
+        for seed, shape in enumerate(SHAPES)
+    ]
+    assert_agrees(job, feeds, rtol=2e-4, atol=2e-5, openvino=True)
 
 
 @pytest.mark.parametrize("first", range(NETS))
 def test_complex_numbers_are_as_eager_computes_them(job_of: JobOf, first: int) -> None:
     calls = {name: CALLS[name] for name in list(CALLS)[first::NETS]}
-    agrees(job_of(Calls(calls), SPEC, capture=Capture.EXPORT))
+    assert_complex_agrees(job_of_calls(job_of, calls, SPEC))
 
 
-def test_a_fourier_operator_takes_any_sizes(job_of: JobOf) -> None:
-    agrees(job_of(FourierOperator(), SPEC, capture=Capture.EXPORT))
+def test_fourier_operator_of_any_size(job_of: JobOf) -> None:
+    assert_complex_agrees(job_of(FourierOperator(), SPEC))
 
 
-def test_the_graph_of_a_real_program_is_as_it_was(job_of: JobOf) -> None:
+def test_a_real_program_is_returned_unchanged(job_of: JobOf) -> None:
     from modelc.capture.capture_strategies import capture_exported_program
     from modelc.converters.onnx_complex import split_complex
 
-    program = capture_exported_program(
-        job_of(Calls({"relu": torch.relu}), SPEC, capture=Capture.EXPORT)
-    ).program
+    program = capture_exported_program(job_of_calls(job_of, {"relu": torch.relu}, SPEC)).program
     assert split_complex(program) is program
 
 
-def test_bytes_as_another_dtype_are_refused(job_of: JobOf) -> None:
-    calls = {"bytes": lambda x: numbers(x).contiguous().view(torch.float32)}
-    with pytest.raises(RefusedError, match="view"):
-        onnx_model.convert(job_of(Calls(calls), SPEC, capture=Capture.EXPORT))
-
-
-def test_an_operator_without_a_rule_is_named(job_of: JobOf) -> None:
-    def call(x: Tensor) -> Any:
-        return torch.linalg.eigvals(x).abs()
-
-    job = job_of(Calls({"values": call}), "x:float32[batch=1..4,4,4]", capture=Capture.EXPORT)
-    with pytest.raises(RefusedError, match=r"linalg_eig"):
-        onnx_model.convert(job)
+@pytest.mark.parametrize(
+    ("operator", "call"),
+    [
+        ("view", lambda x: torch.complex(x, x).view(torch.float32)),
+        ("linalg_eig", lambda x: torch.linalg.eigvals(x[:, :, 0] @ x[:, :, 1].mT).abs()),
+    ],
+)
+def test_an_operator_without_a_rule_is_named(
+    job_of: JobOf, operator: str, call: Callable[[Tensor], Tensor]
+) -> None:
+    with pytest.raises(RefusedError, match=operator):
+        onnx_model.convert(job_of_calls(job_of, {operator: call}, SPEC))

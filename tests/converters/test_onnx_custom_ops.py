@@ -20,8 +20,8 @@ from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.kinds import Capture
 
 from ..reasons import has_code
+from .eager_agreement import JobOf, assert_agrees
 
-JobOf = Callable[..., Job]
 SPEC = "x:float32[batch=1..4,3]"
 DOCS = Path(__file__).parents[2] / "docs" / "captures.md"
 pytestmark = [
@@ -74,35 +74,24 @@ def asked(job_of: JobOf, capture: Capture, **functions: Callable[..., object]) -
     return replace(job_of(Net(), SPEC, capture=capture), custom_ops=ops)
 
 
-def agrees(job: Job) -> bool:
-    """Whether what is made says what eager says."""
-    (name, _), *_ = onnx_model.convert(job).files
-    assert job.model is not None
-    feed = {"x": np.linspace(-3, 3, 9, dtype="float32").reshape(3, 3)}
-    with onnx_model.open_runner(job.folder / name, "cpu", job.signature) as runner:
-        found = runner.run(feed)["output"]
-    with torch.no_grad():
-        (wanted,) = job.model.flat(torch.tensor(feed["x"]))
-    return bool(np.allclose(found, wanted.numpy(), atol=1e-5))
+FEEDS = [{"x": np.linspace(-3, 3, 9, dtype="float32").reshape(3, 3)}]
+CAPTURES = (Capture.EXPORT, Capture.SCRIPT, Capture.TRACE)
 
 
-WAYS = (Capture.EXPORT, Capture.SCRIPT, Capture.TRACE)
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_function_of_op_serves_every_capture(job_of: JobOf, capture: Capture) -> None:
+    assert_agrees(asked(job_of, capture, swish=write), FEEDS)
 
 
-@pytest.mark.parametrize("capture", WAYS)
-def test_a_function_that_takes_op_writes_for_every_capture(job_of: JobOf, capture: Capture) -> None:
-    assert agrees(asked(job_of, capture, swish=write))
-
-
-def test_a_function_that_takes_g_writes_for_the_torchscript_exporter(job_of: JobOf) -> None:
-    assert agrees(asked(job_of, Capture.TRACE, swish=write_in_graph))
+def test_symbolic_serves_the_torchscript_exporter(job_of: JobOf) -> None:
+    assert_agrees(asked(job_of, Capture.TRACE, swish=write_in_graph), FEEDS)
     with pytest.raises(RefusedError, match="--custom-op modelc_tests::swish") as caught:
         onnx_model.convert(asked(job_of, Capture.EXPORT, swish=write_in_graph))
     assert "op" in caught.value.hint
 
 
-@pytest.mark.parametrize("capture", WAYS)
-def test_an_unknown_operator_is_named_with_its_module_line_and_option(
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_unknown_operator_is_named_with_module_line_and_option(
     job_of: JobOf, capture: Capture
 ) -> None:
     with pytest.raises(RefusedError) as caught:
@@ -114,9 +103,7 @@ def test_an_unknown_operator_is_named_with_its_module_line_and_option(
 
 
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
-def test_an_operator_of_torchs_is_named_as_the_user_wrote_it(
-    job_of: JobOf, capture: Capture
-) -> None:
+def test_operator_of_torch_is_named_as_in_the_program(job_of: JobOf, capture: Capture) -> None:
     class Bessel(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             found: Tensor = torch.special.bessel_j0(x)
@@ -127,7 +114,7 @@ def test_an_operator_of_torchs_is_named_as_the_user_wrote_it(
 
 
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
-def test_a_function_that_raises_is_told_by_its_own_line(job_of: JobOf, capture: Capture) -> None:
+def test_error_of_a_function_names_its_line(job_of: JobOf, capture: Capture) -> None:
     with pytest.raises(RefusedError, match=r"\bfails\b.* ValueError: ") as caught:
         onnx_model.convert(asked(job_of, capture, swish=fails))
     assert f"(at {__file__}:" in caught.value.message
@@ -135,7 +122,7 @@ def test_a_function_that_raises_is_told_by_its_own_line(job_of: JobOf, capture: 
 
 
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
-def test_an_operator_that_the_model_has_not_is_an_error(job_of: JobOf, capture: Capture) -> None:
+def test_unused_function_is_an_error(job_of: JobOf, capture: Capture) -> None:
     with pytest.raises(
         UsageError, check=has_code(ErrorCode.NO_EFFECT, option="custom-op", naming="swosh")
     ) as caught:
@@ -143,20 +130,20 @@ def test_an_operator_that_the_model_has_not_is_an_error(job_of: JobOf, capture: 
     assert "modelc_tests::swish" in caught.value.hint
 
 
-def test_the_next_model_does_not_see_the_function_of_the_last(job_of: JobOf) -> None:
-    assert agrees(asked(job_of, Capture.TRACE, swish=write))
+def test_functions_are_unregistered_after_the_export(job_of: JobOf) -> None:
+    assert_agrees(asked(job_of, Capture.TRACE, swish=write), FEEDS)
     with pytest.raises(RefusedError, match="modelc_tests::swish"):
         onnx_model.convert(replace(asked(job_of, Capture.TRACE), stem="again"))
 
 
-def test_numbers_take_the_type_that_the_operator_asks_for(job_of: JobOf) -> None:
+def test_numbers_take_the_type_of_other_inputs(job_of: JobOf) -> None:
     def rows(op: Any, x: Any, beta: float) -> Any:
         back = op.Reshape(op.Reshape(x, [-1]), [-1, 3])  # sizes are int64, whatever x is
         part, _ = op.TopK(back, [3], axis=-1, sorted=0)  # two outputs
         return op.Add(op.Sub(write(op, x, beta), part), part)
 
     for capture in (Capture.EXPORT, Capture.TRACE):
-        assert agrees(asked(job_of, capture, swish=rows))
+        assert_agrees(asked(job_of, capture, swish=rows), FEEDS)
 
 
 def test_the_example_in_the_docs_runs(job_of: JobOf) -> None:
@@ -164,4 +151,4 @@ def test_the_example_in_the_docs_runs(job_of: JobOf) -> None:
     names: dict[str, Any] = {}
     exec(compile(source, "my_ops.py", "exec"), names)
     for capture in (Capture.EXPORT, Capture.TRACE):
-        assert agrees(asked(job_of, capture, swish=names["swish"]))
+        assert_agrees(asked(job_of, capture, swish=names["swish"]), FEEDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,19 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters import onnx_model
-from modelc.core.contract import Converted, Job
+from modelc.converters.onnx_topology import all_graphs
 from modelc.core.errors import ConversionError, UsageError
 from modelc.core.kinds import Capture
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.sample_models import encoder
 from modelc.sample_models.gate import gate
 
+from .eager_agreement import JobOf, assert_agrees
+
 pytestmark = [
     pytest.mark.needs("onnx"),
     pytest.mark.filterwarnings("ignore"),
 ]  # the pipeline logs them
-JobOf = Callable[..., Job]
 Exports = Callable[[str], Path]
 X = "x:float32[batch=1..8,6]"
 
@@ -35,18 +36,9 @@ def dims(value: onnx.ValueInfoProto) -> tuple[object, ...]:
     return tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)
 
 
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph and every graph inside its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from graphs(attribute.g)
-
-
 def doc_strings(model: onnx.ModelProto) -> set[str]:
     found = {model.doc_string}
-    for graph in graphs(model.graph):
+    for graph in all_graphs(model.graph):
         found.add(graph.doc_string)
         values = [*graph.input, *graph.output, *graph.value_info, *graph.initializer]
         found |= {thing.doc_string for thing in [*values, *graph.node]}
@@ -72,31 +64,27 @@ class Padded(nn.Module):
         return {"mul": (wide + 1) * add, "wide": wide * 2 + add}
 
 
-def test_inputs_may_be_named_as_operators(job_of: Callable[..., Job]) -> None:
+def test_inputs_may_be_named_as_operators(job_of: JobOf) -> None:
     job = job_of(
         Padded(), "pad:float32[n=2..5,3]", "add:float32[4]", capture=Capture.EXPORT,
         outputs=("mul", "wide"),
     )  # fmt: skip
-    onnx_model.convert(job)
-    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
-        x, y = np.full((3, 3), 2, np.float32), np.arange(4, dtype=np.float32)
-        found = runner.run({"pad": x, "add": y})
-        for name, wanted in Padded()(torch.tensor(x), torch.tensor(y)).items():
-            np.testing.assert_array_equal(found[name], wanted)
+    feed = {"pad": np.full((3, 3), 2, np.float32), "add": np.arange(4, dtype=np.float32)}
+    assert_agrees(job, [feed], rtol=0, atol=0)
 
 
-def test_inputs_have_the_signatures_names_and_dims(bert_model: onnx.ModelProto) -> None:
-    found = {value.name: dims(value) for value in bert_model.graph.input}
-    assert found == {"ids": ("batch", "seq"), "mask": ("batch", "seq")}
-
-
-def test_outputs_have_eagers_names_and_the_inputs_dims(bert_model: onnx.ModelProto) -> None:
-    found = {value.name: dims(value) for value in bert_model.graph.output}
-    assert found == {"hidden": ("batch", "seq", 64), "pooled": ("batch", 64)}
-
-
-def test_a_script_has_the_signatures_dims_too(gate_folder: Path) -> None:
-    graph = onnx.load(gate_folder / "model.onnx").graph
+def test_inputs_and_outputs_have_the_signatures_names_and_dims(
+    bert_model: onnx.ModelProto, gate_folder: Path
+) -> None:
+    graph = bert_model.graph
+    found = {value.name: dims(value) for value in (*graph.input, *graph.output)}
+    assert found == {
+        "ids": ("batch", "seq"),
+        "mask": ("batch", "seq"),
+        "hidden": ("batch", "seq", 64),
+        "pooled": ("batch", 64),
+    }
+    graph = onnx.load(gate_folder / "model.onnx").graph  # of a script
     assert [dims(value) for value in (*graph.input, *graph.output)] == [("batch", 16), ("batch", 4)]
 
 
@@ -127,40 +115,21 @@ def test_a_new_opset_is_beyond_the_old_exporter(job_of: JobOf, capture: Capture)
         onnx_model.convert(job_of(nn.Linear(6, 2), X, capture=capture, opset=21))
 
 
-@pytest.fixture
-def external(job_of: JobOf) -> tuple[Job, Converted]:
-    job = job_of(nn.Linear(6, 512), X, capture=Capture.TRACE, external_data=True)
-    return job, onnx_model.convert(job)
-
-
-def test_external_data_is_a_file_of_its_own(external: tuple[Job, Converted]) -> None:
-    job, made = external
+def test_external_data_is_a_file_named_relative_to_the_model(job_of: JobOf, tmp_path: Path) -> None:
+    job = job_of(nn.Linear(6, 512), "input:float32[batch=1..8,6]", external_data=True)
+    made = onnx_model.convert(job)
     assert made.files[:2] == (("model.onnx", "model"), ("model.onnx.data", "data"))
     assert (job.folder / "model.onnx.data").stat().st_size >= 6 * 512 * 4
     assert (job.folder / "model.onnx").stat().st_size < 6 * 512 * 4
-
-
-def test_external_data_is_named_relative_to_the_model(external: tuple[Job, Converted]) -> None:
-    model = onnx.load(external[0].folder / "model.onnx", load_external_data=False)
-    places = {
-        e.value for t in model.graph.initializer for e in t.external_data if e.key == "location"
-    }
-    assert places == {"model.onnx.data"}
-
-
-def test_external_data_is_found_where_the_files_were_moved(
-    external: tuple[Job, Converted], tmp_path: Path
-) -> None:
-    job, _ = external
     moved = tmp_path / "elsewhere"
     moved.mkdir()
-    for file in ("model.onnx", "model.onnx.data"):
-        (job.folder / file).rename(moved / file)
+    for name, _ in made.files:
+        (job.folder / name).rename(moved / name)
     assert job.model is not None
     with onnx_model.open_runner(moved / "model.onnx", "cpu", job.signature) as runner:
         (output,) = runner.run(job.example).values()
     with torch.no_grad():
-        (eager,) = job.model.flat(torch.tensor(job.example["x"]))
+        (eager,) = job.model.flat(torch.tensor(job.example["input"]))
     assert np.allclose(output, eager.numpy(), atol=1e-6)
 
 
@@ -180,16 +149,14 @@ def test_the_metadata_holds_the_checkpoints_digest(exports: Exports) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "gate", "nested", "lstm"])
-def test_the_model_names_no_path_and_no_notes_of_the_exporter(exports: Exports, name: str) -> None:
+def test_the_model_contains_no_path_and_no_notes_of_the_exporter(
+    exports: Exports, name: str
+) -> None:
     content = (exports(name) / "model.onnx").read_bytes()
+    assert doc_strings(onnx.load_from_string(content)) == set()
     root = str(Path(__file__).parent.parent.parent)
     for text in (root, str(Path(torch.__file__).parent), "pkg.torch", "site-packages", ".py"):
         assert text.encode() not in content
-
-
-@pytest.mark.parametrize("name", ["bert", "gate", "nested", "lstm"])
-def test_the_model_holds_no_doc_strings(exports: Exports, name: str) -> None:
-    assert doc_strings(onnx.load(exports(name) / "model.onnx")) == set()
 
 
 def nodes_of(folder: Path) -> dict[str, dict[str, str]]:
@@ -223,11 +190,7 @@ def test_the_sidecar_maps_a_node_to_the_users_source_line(exports: Exports) -> N
         file, _, line = node["source"].rpartition(":")
         assert Path(file).samefile(encoder.__file__)
         assert lines[int(line) - 1].strip() == node["code"]
-
-
-def test_a_node_of_attention_points_at_its_own_line(exports: Exports) -> None:
-    nodes = nodes_of(exports("bert")).values()
-    codes = {node["code"] for node in nodes if node.get("module") == "layers.0.attention"}
+    codes = {node["code"] for node in own if node.get("module") == "layers.0.attention"}
     assert "weights = scores.masked_fill(masked, MASKED).softmax(dim=-1)" in codes
 
 
@@ -239,17 +202,14 @@ def test_the_sidecar_of_a_script_names_modules_inside_its_branches(gate_folder: 
 def test_a_scripted_branch_stays_a_branch(gate_folder: Path) -> None:
     (node,) = [n for n in onnx.load(gate_folder / "model.onnx").graph.node if n.op_type == "If"]
     assert sorted(attribute.name for attribute in node.attribute) == ["else_branch", "then_branch"]
+    assert onnx_model.inspect(gate_folder / "model.onnx").operators["Gemm"] == 3
 
 
-def test_a_traced_branch_is_gone_and_told(job_of: JobOf) -> None:
+def test_a_traced_branch_is_frozen_and_recorded(job_of: JobOf) -> None:
     job = job_of(gate(), "x:float32[batch=1..4,16]", capture=Capture.TRACE)
     made = onnx_model.convert(job)
     assert [Path(branch.file).name for branch in made.frozen] == ["gate.py"]
     assert "If" not in onnx_model.inspect(job.folder / "model.onnx").operators
-
-
-def test_inspect_counts_operators_inside_branches(gate_folder: Path) -> None:
-    assert onnx_model.inspect(gate_folder / "model.onnx").operators["Gemm"] == 3
 
 
 class Twins(nn.Module):
@@ -263,12 +223,9 @@ class Twins(nn.Module):
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
 def test_one_tensor_under_two_names_stays_two_outputs(job_of: JobOf, capture: Capture) -> None:
     job = job_of(Twins(), X, capture=capture, outputs=("first", "second", "same"))
-    onnx_model.convert(job)
-    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
-        outputs = runner.run(job.example)
-    assert list(outputs) == ["first", "second", "same"]
-    assert np.array_equal(outputs["first"], outputs["second"])
-    assert np.array_equal(outputs["same"], job.example["x"])
+    assert_agrees(job, [job.example], rtol=0, atol=0)
+    model = onnx.load(job.folder / "model.onnx")
+    assert [value.name for value in model.graph.output] == ["first", "second", "same"]
 
 
 class Narrow(nn.Module):

@@ -28,11 +28,11 @@ def model_of(*tensors: TensorProto) -> onnx.ModelProto:
     return model
 
 
-def outside(**told: object) -> TensorProto:
+def outside(**entries: object) -> TensorProto:
     """Weights of 48 bytes that lie in a file of their own."""
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3, 4])
     tensor.data_location = TensorProto.EXTERNAL
-    for key, value in told.items():
+    for key, value in entries.items():
         tensor.external_data.add(key=key, value=str(value))
     return tensor
 
@@ -46,10 +46,10 @@ def saved(folder: Path, *tensors: TensorProto) -> Path:
 
 
 @pytest.mark.parametrize(
-    "told", [{"location": "w.bin"}, {"location": "w.bin", "offset": 16, "length": 48}]
+    "entries", [{"location": "w.bin"}, {"location": "w.bin", "offset": 16, "length": 48}]
 )
-def test_weights_beside_the_model_are_read(tmp_path: Path, told: dict[str, object]) -> None:
-    path = saved(tmp_path, outside(**told))
+def test_weights_beside_the_model_are_read(tmp_path: Path, entries: dict[str, object]) -> None:
+    path = saved(tmp_path, outside(**entries))
     read_graph(path)
     with onnx_model.open_runner(path, "cpu", Signature(inputs=())) as runner:
         assert runner.run({"x": np.ones((1, 3), np.float32)})["y"].tolist() == [[0, 0, 0, 0]]
@@ -58,7 +58,7 @@ def test_weights_beside_the_model_are_read(tmp_path: Path, told: dict[str, objec
 @pytest.mark.parametrize(
     "place", ["../w.bin", "/etc/passwd", "a/../../w.bin", "C:\\w", "..\\w", ""]
 )
-def test_weights_named_out_of_the_folder_are_refused(tmp_path: Path, place: str) -> None:
+def test_weights_named_out_of_the_folder_are_rejected(tmp_path: Path, place: str) -> None:
     path = saved(tmp_path / "in", outside(location=place))
     (tmp_path / "w.bin").write_bytes(bytes(64))
     for look in (
@@ -69,7 +69,7 @@ def test_weights_named_out_of_the_folder_are_refused(tmp_path: Path, place: str)
             look(path)
 
 
-def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+def test_a_link_out_of_the_folder_is_rejected(tmp_path: Path) -> None:
     path = saved(tmp_path / "in", outside(location="link.bin"))
     (tmp_path / "secret").write_bytes(bytes(64))
     (tmp_path / "in" / "link.bin").symlink_to(tmp_path / "secret")
@@ -79,7 +79,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
         list_model_files(path)
 
 
-def test_links_as_the_hub_lays_them_are_followed(tmp_path: Path) -> None:
+def test_links_of_a_hub_snapshot_are_followed(tmp_path: Path) -> None:
     path = saved(tmp_path / "blobs", outside(location="link.bin"))
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
@@ -90,20 +90,20 @@ def test_links_as_the_hub_lays_them_are_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "entries",
     [
         {"offset": -8}, {"offset": 2**62}, {"offset": "x"}, {"offset": 17, "length": 48},
         {"length": -1}, {"length": 4}, {"length": 2**63},
     ],
 )  # fmt: skip
-def test_places_beyond_the_file_are_refused(tmp_path: Path, told: dict[str, object]) -> None:
+def test_places_beyond_the_file_are_rejected(tmp_path: Path, entries: dict[str, object]) -> None:
     with pytest.raises(RunnerError, match="corrupt"):
-        read_graph(saved(tmp_path, outside(location="w.bin", **told)))
+        read_graph(saved(tmp_path, outside(location="w.bin", **entries)))
 
 
 @pytest.mark.parametrize("dims", [[3, 2**40], [-3, 4], [2**62, 2**62]])
 @pytest.mark.parametrize("raw", [True, False])
-def test_sizes_that_have_no_bytes_are_refused(tmp_path: Path, dims: list[int], raw: bool) -> None:
+def test_sizes_beyond_the_data_are_rejected(tmp_path: Path, dims: list[int], raw: bool) -> None:
     values = np.ones((3, 4), np.float32)
     tensor = (
         numpy_helper.from_array(values, "w")
@@ -116,7 +116,7 @@ def test_sizes_that_have_no_bytes_are_refused(tmp_path: Path, dims: list[int], r
         read_graph(saved(tmp_path, tensor))
 
 
-def test_a_tensor_within_a_branch_is_looked_at(tmp_path: Path) -> None:
+def test_a_tensor_in_a_branch_is_checked(tmp_path: Path) -> None:
     inner = helper.make_graph([], "body", [], [], [outside(location="../w.bin")])
     model = model_of(numpy_helper.from_array(np.ones((3, 4), np.float32), "w"))
     model.graph.node.append(helper.make_node("If", ["c"], [], then_branch=inner))
@@ -125,7 +125,7 @@ def test_a_tensor_within_a_branch_is_looked_at(tmp_path: Path) -> None:
         read_graph(tmp_path / "m.onnx")
 
 
-def test_packed_and_empty_tensors_are_sound(tmp_path: Path) -> None:
+def test_packed_and_empty_tensors_are_valid(tmp_path: Path) -> None:
     four = helper.make_tensor("q", TensorProto.INT4, [3], b"\x21\x03", raw=True)
     texts = TensorProto(name="t", data_type=TensorProto.STRING, dims=[2], string_data=[b"", b"b"])
     none = helper.make_tensor("e", TensorProto.FLOAT, [0, 5], [])
@@ -133,7 +133,7 @@ def test_packed_and_empty_tensors_are_sound(tmp_path: Path) -> None:
     assert len(read_graph(saved(tmp_path, weights, four, texts, none)).graph.initializer) == 4
 
 
-def test_a_type_that_onnx_does_not_have_is_shown_as_its_number(tmp_path: Path) -> None:
+def test_an_unknown_type_is_shown_as_its_number(tmp_path: Path) -> None:
     """Found by fuzzing: the name of an unknown type is a ValueError of protobuf's."""
     path = saved(tmp_path, numpy_helper.from_array(np.ones((3, 4), np.float32), "w"))
     model = onnx.load(path)
@@ -143,8 +143,8 @@ def test_a_type_that_onnx_does_not_have_is_shown_as_its_number(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", [b"MatMul", b"w", b"x"])
-def test_a_name_that_is_no_text_is_refused(tmp_path: Path, name: bytes) -> None:
-    """Found by fuzzing: protobuf gives such a name as bytes, without a word."""
+def test_a_name_that_is_not_utf8_is_rejected(tmp_path: Path, name: bytes) -> None:
+    """Found by fuzzing: protobuf returns such a name as bytes, silently."""
     path = saved(tmp_path, numpy_helper.from_array(np.ones((3, 4), np.float32), "w"))
     size = bytes([len(name)])
     data = path.read_bytes().replace(size + name, size + b"\xff" * len(name))

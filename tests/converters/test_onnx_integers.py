@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx
 import pytest
@@ -11,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from modelc.converters import onnx_model
-from modelc.core.contract import Job
 from modelc.core.kinds import Capture
 
-JobOf = Callable[..., Job]
+from .eager_agreement import JobOf, assert_agrees
+
 pytestmark = [pytest.mark.needs("onnx"), pytest.mark.filterwarnings("ignore")]
 APART = 2**33  # values so far apart differ in the low half by anything
 
@@ -45,15 +43,9 @@ def inputs(most: int) -> list[str]:
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
 def test_wide_integers_are_compared_as_a_whole(capture: Capture, job_of: JobOf) -> None:
     job = job_of(Extremes(), *inputs(APART), capture=capture)
-    onnx_model.convert(job)
     rng = np.random.default_rng(2)
-    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
-        for rows in (1, 3, 4):
-            feed = {name: rng.integers(-APART, APART, (rows, 6)) for name in "ab"}
-            found = runner.run(feed).values()
-            wanted = Extremes()(*map(torch.tensor, feed.values()))
-            for one, expected in zip(found, wanted, strict=True):
-                np.testing.assert_array_equal(one, expected)
+    feeds = [{name: rng.integers(-APART, APART, (rows, 6)) for name in "ab"} for rows in (1, 3, 4)]
+    assert_agrees(job, feeds, rtol=0, atol=0)
     known = {node.op_type for node in onnx.load(job.folder / "model.onnx").graph.node}
     assert not known & {"Max", "Min", "Clip", "Sign", "ReduceMax", "ReduceMin"}
 

@@ -59,10 +59,7 @@ def test_the_opset_is_the_newest_that_runs_in_all_and_the_exporter_writes() -> N
     assert choose_opset(None, ["onnxruntime==1.24"], default=20, last=23) == 21  # 23 lacks kernels
     assert choose_opset(None, ["onnxruntime==1.15"], default=20, last=23) == 18  # 19 lacks kernels
     assert choose_opset(None, ["onnxruntime==1.24", "onnxruntime==1.14"], default=20, last=23) == 18
-
-
-def test_a_lower_opset_is_the_users_to_ask_for() -> None:
-    assert choose_opset(18, OLD, default=20, last=23) == 18
+    assert choose_opset(18, OLD, default=20, last=23) == 18  # the user asked for a lower one
 
 
 def test_a_higher_opset_than_is_loaded_is_an_error() -> None:
@@ -72,14 +69,14 @@ def test_a_higher_opset_than_is_loaded_is_an_error() -> None:
         choose_opset(21, OLD, default=20, last=23)
 
 
-def test_without_runtimes_nothing_is_touched(written: Written) -> None:
+def test_without_runtimes_the_file_stays(written: Written) -> None:
     path = written(model_of(opset=23, ir=11))
     before = path.read_bytes()
     assert lower_model(path, ()) == {}
     assert path.read_bytes() == before
 
 
-def test_the_ir_version_is_lowered_and_said(written: Written) -> None:
+def test_the_ir_version_is_lowered_and_recorded(written: Written) -> None:
     path = written(model_of(opset=18, ir=10))
     assert lower_model(path, OLD) == {
         LOADS_IN: "onnxruntime 1.17 (opset <= 20, IR <= 9)",
@@ -90,8 +87,7 @@ def test_the_ir_version_is_lowered_and_said(written: Written) -> None:
 
 
 def test_a_lower_ir_version_stays(written: Written) -> None:
-    path = written(model_of(ir=7))
-    assert lower_model(path, OLD)["ir"] == "7"
+    assert lower_model(written(model_of(ir=7)), OLD)["ir"] == "7"
 
 
 FAULTS = {
@@ -112,13 +108,13 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_would_not_load_is_refused_by_name(fault: str, written: Written) -> None:
+def test_a_model_beyond_the_runtime_is_an_error(fault: str, written: Written) -> None:
     with pytest.raises(ConversionError, match=fault) as caught:
         lower_model(written(FAULTS[fault]), OLD)
     assert "onnxruntime 1.17" in caught.value.message
 
 
-def test_what_is_in_a_branch_counts(written: Written) -> None:
+def test_branches_are_checked(written: Written) -> None:
     inner = helper.make_node("Odd", ["x"], ["z"], domain="mine")
     out = helper.make_tensor_value_info("z", TensorProto.FLOAT, [2])
     body = helper.make_graph([inner], "body", [], [out])
@@ -209,7 +205,7 @@ def test_a_quantizer_that_raised_the_opset_is_caught(job_of: JobOf, written: Wri
         onnx_model.convert(job)
 
 
-def test_bfloat16_is_refused_for_runtimes_before_its_opset() -> None:
+def test_bfloat16_requires_a_runtime_with_its_opset() -> None:
     with pytest.raises(UsageError, match="bf16 requires opset 22"):
         onnx_model.plan_opset(None, ["onnxruntime==1.20"], Precision.BF16)
     assert onnx_model.plan_opset(None, ["onnxruntime==1.23"], Precision.BF16).startswith("opset 22")

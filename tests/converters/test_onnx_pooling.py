@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
+import onnx
 import pytest
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from modelc.converters import onnx_model
-from modelc.core.contract import Job
+from modelc.core.contract import Feed
 from modelc.core.kinds import Capture
 
-JobOf = Callable[..., Job]
+from .eager_agreement import JobOf, assert_agrees
+
 pytestmark = [pytest.mark.needs("onnx"), pytest.mark.filterwarnings("ignore")]
 SPEC = "x:float32[batch=1..4,2,h=1..30,w=1..30]"
 SIZES = ((1, 1), (2, 7), (5, 5), (6, 4), (13, 29), (21, 14))
@@ -38,62 +37,32 @@ class Pools(nn.Module):
         }
 
 
-def test_pools_take_images_of_any_size(job_of: JobOf) -> None:
-    job = job_of(Pools(), SPEC, capture=Capture.EXPORT)
-    onnx_model.convert(job)
-    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
-        for seed, size in enumerate(SIZES):
-            x = np.random.default_rng(seed).normal(size=(2, 2, *size)).astype(np.float32)
-            wanted = Pools()(torch.tensor(x))
-            found = runner.run({"x": x}).values()
-            for (name, eager), one in zip(wanted.items(), found, strict=True):
-                assert one.dtype == eager.numpy().dtype
-                np.testing.assert_allclose(
-                    one, eager, rtol=1e-5, atol=1e-6, err_msg=f"{name} at {size}"
-                )
-
-
-@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_stays_in_its_windows(job_of: JobOf, odd: float) -> None:
-    job = job_of(Pools(), SPEC, capture=Capture.EXPORT)
-    onnx_model.convert(job)
-    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
-        for seed, size in enumerate(SIZES):
-            drawn = np.random.default_rng(seed)
-            x = drawn.normal(size=(2, 2, *size)).round().astype(np.float32)  # equal ones among them
+def draw_images(odd: float | None = None) -> list[Feed]:
+    """Images of all sizes with equal values in them, and with odd values among them if asked."""
+    found: list[Feed] = []
+    for seed, size in enumerate(SIZES):
+        drawn = np.random.default_rng(seed)
+        x = drawn.normal(size=(2, 2, *size)).astype(np.float32)
+        if odd is not None:
+            x = x.round()
             x[drawn.random(x.shape) < 0.2] = odd
-            wanted = Pools()(torch.tensor(x))
-            found = runner.run({"x": x}).values()
-            for (name, eager), one in zip(wanted.items(), found, strict=True):
-                np.testing.assert_allclose(
-                    one, eager, rtol=1e-5, atol=1e-6, err_msg=f"{name} at {size}"
-                )
+        found.append({"x": x})
+    return found
 
 
-class Large(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.adaptive_max_pool2d(x, (20, 21))
+@pytest.mark.parametrize("odd", [None, np.nan, np.inf, -np.inf])
+def test_pools_of_images_of_any_size(job_of: JobOf, odd: float | None) -> None:
+    assert_agrees(job_of(Pools(), SPEC), draw_images(odd))
 
 
 def test_maxima_of_any_number_of_windows(job_of: JobOf) -> None:
-    job = job_of(Large(), SPEC, capture=Capture.EXPORT)
-    onnx_model.convert(job)
-    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
-        for size in SIZES:
-            x = torch.randn(2, 2, *size, generator=torch.Generator().manual_seed(0))
-            (found,) = runner.run({"x": x.numpy()}).values()
-            np.testing.assert_array_equal(found, Large()(x))
-
-
-class Fixed(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.adaptive_avg_pool2d(x, (4, 2))
+    job = job_of(nn.AdaptiveMaxPool2d((20, 21)), SPEC.replace("x:", "input:"))
+    feeds = [{"input": feed["x"]} for feed in draw_images()]
+    assert_agrees(job, feeds, rtol=0, atol=0)
 
 
 def test_windows_of_one_size_are_a_plain_pool(job_of: JobOf) -> None:
-    import onnx
-
-    job = job_of(Fixed(), "x:float32[batch=1..4,2,8,6]", capture=Capture.EXPORT)
+    job = job_of(nn.AdaptiveAvgPool2d((4, 2)), "input:float32[batch=1..4,2,8,6]")
     onnx_model.convert(job)
     made = onnx.load(job.folder / "model.onnx")
     assert [node.op_type for node in made.graph.node] == ["AveragePool"]
@@ -108,10 +77,5 @@ class PaddedPool(nn.Module):
 
 @pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
 def test_a_border_of_zeros_counts_in_a_pool(capture: Capture, job_of: JobOf) -> None:
-    job = job_of(PaddedPool(), SPEC, capture=capture)
-    onnx_model.convert(job)
-    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
-        for height, width in ((5, 5), (6, 9), (30, 1)):
-            x = -1 - torch.rand(2, 2, height, width)
-            (found,) = runner.run({"x": x.numpy()}).values()
-            np.testing.assert_array_equal(found, PaddedPool()(x))
+    feeds = [{"x": -1 - np.abs(feed["x"])} for feed in draw_images() if feed["x"].shape[2] > 1]
+    assert_agrees(job_of(PaddedPool(), SPEC, capture=capture), feeds, rtol=0, atol=0)

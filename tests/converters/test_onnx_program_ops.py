@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from modelc.converters import onnx_model, openvino_ir
-from modelc.core.contract import Job
-from modelc.core.kinds import Capture
+from modelc.converters import onnx_model
 
-JobOf = Callable[..., Job]
+from .eager_agreement import JobOf, assert_agrees, job_of_calls
+
 pytestmark = [
     pytest.mark.needs("onnx"),
     pytest.mark.needs("openvino"),
@@ -26,30 +25,8 @@ TABLE = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
 OFFSETS = torch.tensor([0, 2, 2, 5])
 
 
-class Calls(nn.Module):
-    def __init__(self, call: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.call = call
-
-    def forward(self, x: Tensor) -> Any:
-        return self.call(x)
-
-
-def agrees(job: Job, x: np.ndarray) -> None:
-    """Raises where ONNX Runtime or OpenVINO says something else than eager."""
-    onnx_model.convert(job)
-    assert job.model is not None
-    with torch.no_grad():
-        (wanted,) = job.model.flat(torch.tensor(x))
-    folder = job.folder / "ir"
-    folder.mkdir()
-    child = replace(job, parent=job.folder / "model.onnx", folder=folder, model=None)
-    openvino_ir.convert(child)
-    for target, path in ((onnx_model, child.parent), (openvino_ir, folder / "model.xml")):
-        assert path is not None
-        with target.open_runner(path, "cpu", job.signature) as runner:
-            (found,) = runner.run({"x": x}).values()
-        np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-5, atol=1e-6)
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
 def bag(x: Tensor, offsets: Tensor = OFFSETS, **named: Any) -> Tensor:
@@ -75,10 +52,9 @@ BAGS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAGS)
-def test_bags_are_as_eager_computes_them(job_of: JobOf, name: str) -> None:
-    job = job_of(Calls(BAGS[name]), "x:int64[n=6..9]{0..8}", capture=Capture.EXPORT)
-    agrees(job, np.array([3, 1, 8, 3, 0, 3, 2], np.int64))
+def test_bags_are_as_eager_computes_them(job_of: JobOf) -> None:
+    job = job_of_calls(job_of, BAGS, "x:int64[n=6..9]{0..8}")
+    assert_agrees(job, [{"x": np.array([3, 1, 8, 3, 0, 3, 2], np.int64)}], openvino=True)
 
 
 PADS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -94,10 +70,9 @@ PADS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", PADS)
-def test_padding_is_as_eager_computes_it(job_of: JobOf, name: str) -> None:
-    job = job_of(Calls(PADS[name]), "x:float32[batch=1..4,3,n=4..9]", capture=Capture.EXPORT)
-    agrees(job, np.random.default_rng(0).standard_normal((2, 3, 7)).astype(np.float32))
+def test_padding_is_as_eager_computes_it(job_of: JobOf) -> None:
+    job = job_of_calls(job_of, PADS, "x:float32[batch=1..4,3,n=4..9]")
+    assert_agrees(job, [{"x": normal(2, 3, 7)}], openvino=True)
 
 
 HIDING = torch.tensor([[True, True, False], [False, False, False], [False, True, True]])
@@ -114,19 +89,20 @@ def test_a_query_that_sees_no_key_gets_zeros(job_of: JobOf, mask: Tensor) -> Non
         q = x.view(2, 1, 3, 4)
         return functional.scaled_dot_product_attention(q, q + 1, q, attn_mask=mask)
 
-    x = np.random.default_rng(1).standard_normal((2, 3, 4)).astype(np.float32)
+    x = normal(2, 3, 4)
     assert not attend(torch.tensor(x))[:, :, 1].any()
-    agrees(job_of(Calls(attend), "x:float32[2,3,4]", capture=Capture.EXPORT), x)
+    job = job_of_calls(job_of, {"attended": attend}, "x:float32[2,3,4]")
+    assert_agrees(job, [{"x": x}], openvino=True)
 
 
-@pytest.mark.parametrize("least", [-9.0, 0.0, 9.0])
-def test_all_and_any_of_a_tensor(least: float, job_of: JobOf) -> None:
-    def call(x: Tensor) -> Tensor:
-        parts = torch._is_all_true(x > least), torch._is_any_true(x > least)
-        return torch.stack(parts).float()
-
-    job = job_of(Calls(call), "x:float32[n=1..8,3]", capture=Capture.EXPORT)
-    agrees(job, np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32))
+def test_all_and_any_of_a_tensor(job_of: JobOf) -> None:
+    calls: dict[str, Callable[[Tensor], Tensor]] = {
+        "all": lambda x: torch._is_all_true(x > 0).float(),
+        "any": lambda x: torch._is_any_true(x > 0).float(),
+    }
+    job = job_of_calls(job_of, calls, "x:float32[n=1..8,3]")
+    feeds = [{"x": normal(5, 3) + shift} for shift in np.array([-9, 0, 9], np.float32)]
+    assert_agrees(job, feeds, openvino=True)
 
 
 DIVISIONS: dict[str, Callable[[int], int]] = {
@@ -139,24 +115,18 @@ DIVISIONS: dict[str, Callable[[int], int]] = {
 }
 
 
-@pytest.mark.parametrize("size", [3, 7, 8, 13])
-@pytest.mark.parametrize("name", DIVISIONS)
-def test_sizes_are_divided_as_python_does(name: str, size: int, job_of: JobOf) -> None:
-    def call(x: Tensor) -> Tensor:
-        return functional.pad(x, (0, DIVISIONS[name](x.shape[1])))
+def test_sizes_are_divided_as_in_python(job_of: JobOf) -> None:
+    def pad_by(divide: Callable[[int], int]) -> Callable[[Tensor], Tensor]:
+        return lambda x: functional.pad(x, (0, divide(x.shape[1])))
 
-    job = job_of(Calls(call), "x:float32[batch=1..4,n=1..48]", capture=Capture.EXPORT)
-    agrees(job, np.random.default_rng(0).standard_normal((2, size)).astype(np.float32))
+    calls = {name: pad_by(divide) for name, divide in DIVISIONS.items()}
+    job = job_of_calls(job_of, calls, "x:float32[batch=1..4,n=1..48]")
+    assert_agrees(job, [{"x": normal(2, size)} for size in (3, 7, 8, 13)], openvino=True)
 
 
-def test_a_division_of_what_is_not_below_zero_is_one_operator(job_of: JobOf) -> None:
-    import onnx
-
-    job = job_of(
-        Calls(lambda x: functional.pad(x, (0, (x.shape[1] * 2 + 3) // 4))),
-        "x:float32[batch=1..4,n=1..48]",
-        capture=Capture.EXPORT,
-    )
+def test_a_division_of_non_negative_sizes_is_one_operator(job_of: JobOf) -> None:
+    calls = {"padded": lambda x: functional.pad(x, (0, (x.shape[1] * 2 + 3) // 4))}
+    job = job_of_calls(job_of, calls, "x:float32[batch=1..4,n=1..48]")
     onnx_model.convert(job)
     found = [node.op_type for node in onnx.load(job.folder / "model.onnx").graph.node]
     assert "Div" in found

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from modelc.converters import onnx_model
-from modelc.core.contract import Job
 from modelc.core.kinds import Capture
 
-JobOf = Callable[..., Job]
+from .eager_agreement import JobOf, assert_agrees
+
 pytestmark = [pytest.mark.needs("onnx"), pytest.mark.filterwarnings("ignore")]
 SPEC = "x:float32[batch=1..2,2,h=2..160,3]"
-CAPTURES = pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
+EXPORTERS = (Capture.EXPORT, Capture.TRACE)
 
 
 class Resized(nn.Module):
@@ -56,56 +55,32 @@ class Many(nn.Module):
         return torch.linspace(0, 1, x.shape[2]) + x[:, 0, :, 0] * 0
 
 
-def wrong_sizes(job: Job, net: nn.Module, low: int = 2) -> list[tuple[int, int]]:
-    """The sizes at which an output of ONNX Runtime is another than eager's, and its place."""
-    onnx_model.convert(job)
-    found = []
-    with onnx_model.open_runner(job.folder / "model.onnx", "cpu", job.signature) as runner:
-        for size in range(low, 161):
-            x = np.ones((2, 2, size, 3), np.float32)
-            wanted = net(torch.tensor(x))
-            wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-            for at, (eager, one) in enumerate(
-                zip(wanted, runner.run({"x": x}).values(), strict=True)
-            ):
-                if not np.array_equal(eager.numpy(), one):
-                    found.append((size, at))
-    return found
+class Whole(nn.Module):
+    """Integers between numbers that follow from a size: left to the exporter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = torch.linspace(0, x.shape[2] * 4, 5, dtype=torch.int64)
+        return steps.float() + x[0, 0, :1, 0] * 0  # the exporter of traces keeps no integers
 
 
-@CAPTURES
-def test_a_resize_takes_the_elements_that_eager_takes(job_of: JobOf, capture: Capture) -> None:
-    job = job_of(Resized(), SPEC, capture=capture)
-    assert wrong_sizes(job, Resized()) == []
+@pytest.mark.parametrize(
+    ("net", "capture"),
+    [
+        *((net, capture) for net in (Resized, Steps, Whole) for capture in EXPORTERS),
+        (Many, Capture.TRACE),
+    ],
+)
+def test_resizes_and_steps_at_every_size(
+    job_of: JobOf, net: type[nn.Module], capture: Capture
+) -> None:
+    feeds = [{"x": np.ones((2, 2, size, 3), np.float32)} for size in range(2, 161)]
+    assert_agrees(job_of(net(), SPEC, capture=capture), feeds, rtol=0, atol=0)
 
 
-@CAPTURES
+@pytest.mark.parametrize("capture", EXPORTERS)
 def test_a_resize_by_a_whole_scale_stays_one(job_of: JobOf, capture: Capture) -> None:
-    import onnx
-
     job = job_of(nn.Upsample(scale_factor=2), SPEC, capture=capture)
     onnx_model.convert(job)
     kinds = {node.op_type for node in onnx.load(job.folder / "model.onnx").graph.node}
     assert "Resize" in kinds
     assert "Gather" not in kinds
-
-
-@CAPTURES
-def test_steps_between_sizes_are_those_of_eager(job_of: JobOf, capture: Capture) -> None:
-    assert wrong_sizes(job_of(Steps(), SPEC, capture=capture), Steps()) == []
-
-
-def test_so_many_steps_are_those_of_eager(job_of: JobOf) -> None:
-    assert wrong_sizes(job_of(Many(), SPEC, capture=Capture.TRACE), Many()) == []
-
-
-class Whole(nn.Module):
-    """Integers between numbers that follow from a size."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.linspace(0, x.shape[2] * 4, 5, dtype=torch.int64) + (x[0, 0, :1, 0] * 0).long()
-
-
-@CAPTURES
-def test_whole_steps_are_left_to_the_exporter(job_of: JobOf, capture: Capture) -> None:
-    assert wrong_sizes(job_of(Whole(), SPEC, capture=capture), Whole()) == []

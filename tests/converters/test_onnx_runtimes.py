@@ -41,7 +41,7 @@ def test_nothing_named_allows_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "hint"),
+    ("text", "message", "hint"),
     [
         ("onxruntime", "unknown runtime in --for: 'onxruntime'", "did you mean 'onnxruntime'?"),
         ("onxruntime==1.20", "unknown runtime", "did you mean 'onnxruntime'?"),
@@ -59,8 +59,8 @@ def test_nothing_named_allows_everything() -> None:
         ("openvino==2024.1", "modelc cannot target openvino", "--to openvino"),
     ],
 )
-def test_what_is_not_known_is_refused_with_what_is(text: str, said: str, hint: str) -> None:
+def test_an_unknown_runtime_names_the_known(text: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_runtime(text)
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert hint in caught.value.hint

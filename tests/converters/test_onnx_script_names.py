@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from importlib import util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-from modelc.converters import onnx_model
 from modelc.converters.onnx_torchscript_ops import TORCHSCRIPT_OPS
-from modelc.core.contract import Job
 from modelc.core.kinds import Capture
 
-JobOf = Callable[..., Job]
+from .eager_agreement import JobOf, assert_agrees
+
+if TYPE_CHECKING:
+    from torch import nn
+
 pytestmark = [
     pytest.mark.needs("onnx"),
     pytest.mark.filterwarnings("ignore"),  # torch's own; the pipeline sends them to a log
@@ -145,16 +145,8 @@ def feed() -> dict[str, np.ndarray]:
 def test_a_name_is_written_as_eager_computes_it(
     job_of: JobOf, tmp_path: Path, name: str, capture: Capture
 ) -> None:
-    net, x = net_of(CALLS[name], tmp_path), feed()
-    job = job_of(net, *SPECS, capture=capture)
-
-    (file, _), *_ = onnx_model.convert(job).files
-
-    with onnx_model.open_runner(job.folder / file, "cpu", job.signature) as runner:
-        (found,) = runner.run(x).values()
-    wanted = net(torch.tensor(x["x"]), torch.tensor(x["y"])).numpy()
-    assert found.dtype == wanted.dtype
-    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=1e-6)
+    job = job_of(net_of(CALLS[name], tmp_path), *SPECS, capture=capture)
+    assert_agrees(job, [feed()], rtol=2e-6)
 
 
 def test_every_name_has_a_call() -> None:

@@ -44,7 +44,7 @@ def test_every_feed_is_run_in_one_session(tmp_path: Path) -> None:
 
 
 def test_crash_of_the_runtime_is_a_failure(tmp_path: Path) -> None:
-    """Where ONNX Runtime mends this, the separation of transposes can go."""
+    """If this fails, ONNX Runtime no longer crashes: remove the separation of transposes."""
     found = onnx_model.run_by_default(_saved(_model(_CRASHES), tmp_path), "cpu", _FEEDS)
     assert found is not None
     assert "SIGSEGV" in found.failure

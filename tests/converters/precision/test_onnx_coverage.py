@@ -128,12 +128,7 @@ def test_a_model_that_does_not_run_here_still_has_layers(onnx_file: OnnxFile) ->
 
 def test_a_model_without_compute_layers_has_none(onnx_file: OnnxFile) -> None:
     path = onnx_file("g (float[N,4] x) => (float[N,4] y) { [one] y = Relu(x) }")
-    assert measure_coverage(path, X).layers == {}
-
-
-def test_the_target_measures_what_the_file_says(onnx_file: OnnxFile) -> None:
-    path = onnx_file("g (float[N,4] x) => (float[N,4] y) { [one] y = MatMul(x, w) }", w=EYE)
-    assert onnx_model.coverage(path, X, "cpu") == measure_coverage(path, X)
+    assert onnx_model.coverage(path, X, "cpu").layers == {}
 
 
 @pytest.mark.parametrize(

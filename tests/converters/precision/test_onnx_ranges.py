@@ -39,21 +39,13 @@ def test_an_activation_beyond_fp16_is_named_by_module(onnx_file: OnnxFile) -> No
     assert found.keep == ("up", "act")
 
 
-def test_what_touches_the_activation_is_kept_with_it(onnx_file: OnnxFile) -> None:
-    feed = {"x": np.full((2, 4), 400, np.float32)}
-    found = forecast(big(onnx_file, factor=1e-2), [feed], FP16)
-    assert {name for one in found for name in one.keep} == {"up", "act", "down"}
-
-
-def test_the_largest_feed_decides(onnx_file: OnnxFile) -> None:
+def test_the_largest_feed_decides_and_neighbours_are_kept(onnx_file: OnnxFile) -> None:
+    path = big(onnx_file, factor=1e-2)
     feeds = [ONE, {"x": np.full((3, 4), 400, np.float32)}, ONE]
-    assert forecast(big(onnx_file, factor=1e-2), feeds, FP16)
-    assert not forecast(big(onnx_file, factor=1e-2), [ONE, ONE], FP16)
-
-
-def test_bfloat16_holds_what_float32_holds(onnx_file: OnnxFile) -> None:
-    feed = {"x": np.full((2, 4), 400, np.float32)}
-    assert forecast(big(onnx_file, factor=1e-2), [feed], BF16) == ()
+    found = forecast(path, feeds, FP16)
+    assert {name for one in found for name in one.keep} == {"up", "act", "down"}
+    assert not forecast(path, [ONE, ONE], FP16)
+    assert not forecast(path, feeds, BF16)  # it has float32's range
 
 
 def test_fusion_does_not_hide_what_lies_between_two_nodes(onnx_file: OnnxFile) -> None:
