@@ -1,8 +1,7 @@
 """A strict double of the tensorrt package, generated from its surface in tests/data/tensorrt.
 
-It knows the names, keywords, arities and types of the real package and refuses all others. What
-its methods do is given by the test that uses it: a method without a behaviour says so. It builds
-no engine and proves none.
+It has the names, keywords, arities and types of the real package and rejects all others. A test
+gives the behaviour of each method that it uses; others raise. It builds no engine.
 """
 
 from __future__ import annotations

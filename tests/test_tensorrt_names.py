@@ -284,7 +284,7 @@ def test_modelc_uses_only_names_that_tensorrt_has(surface: Any) -> None:
     assert check(surface, sources()).problems == []
 
 
-def test_the_check_knows_the_types_of_what_modelc_calls(surface: Any) -> None:
+def test_the_check_resolves_the_calls_of_modelc(surface: Any) -> None:
     seen = check(surface, sources()).seen
     assert USED - seen == set()
     assert len(seen) > 80

@@ -68,9 +68,7 @@ class Switchboard:
 def open_switchboard(job: QuantizeJob, quantized: Path) -> Switchboard:
     """Create the switched model in the job's empty folder and open it.
 
-    Args:
-        job: the job of `quantized`: its parent is the float model.
-        quantized: the Q/DQ model.
+    `job` is the job of the Q/DQ model `quantized`: its parent is the float model.
 
     Raises:
         ConversionError: a model cannot be read, or ONNX Runtime cannot open the result.

@@ -42,11 +42,7 @@ def place_for_cpu(
 
     ONNX Runtime computes a convolution in integers only if its output is quantized too.
 
-    Args:
-        graph: of the float model.
-        wiring: of that graph.
-        keep: nodes that stay in floating point.
-        products: the operators with integer kernels.
+    `keep` are nodes that stay in floating point, `products` the operators with integer kernels.
     """
     chosen = {node.name for node in graph.node if node.op_type in products} - set(keep)
     chained = _chain_tensors(graph.node, wiring, chosen, keep)
@@ -62,11 +58,7 @@ def place_for_tensorrt(
     TensorRT fuses a convolution with the following sum and activation if the convolution's output
     reaches the sum unquantized and the residual quantized.
 
-    Args:
-        graph: with the shapes of its tensors.
-        wiring: of that graph.
-        keep: nodes that stay in floating point.
-        sizes: the largest size of each dynamic dim.
+    `keep` are nodes that stay in floating point, `sizes` the largest sizes of dynamic dims.
     """
     rows = _tensor_rows(graph, sizes)
     chosen = {

@@ -47,9 +47,7 @@ class LostTensor:
 def check_quantized(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
     """Count the products that compute in 8 bits.
 
-    Args:
-        model: with its small constants in memory.
-        useful: the magnitude of a tensor's useful values, by name (`ActivationStats`).
+    `useful` are the magnitudes of useful values by tensor (`ActivationStats`).
 
     Raises:
         NothingQuantizedError: there is none.

@@ -57,12 +57,7 @@ def build_with_python(
 ) -> BuildResult:
     """Build in a Python process that imports tensorrt; this one never does.
 
-    Args:
-        request: what to build.
-        advance: gets how far the build is.
-        build: the function to call in the child.
-        grace: seconds that the build may take to stop.
-        python: the interpreter of the child.
+    `grace` is how many seconds a cancelled build may take to stop.
 
     Raises:
         ConversionError: the build failed, crashed or was cancelled.
@@ -190,11 +185,7 @@ def _unusable(problem: str) -> MissingError:
 def trtexec_command(program: str, major: int, request: BuildRequest, layers: Path) -> list[str]:
     """The whole command line: build, write the engine and its layers, run nothing.
 
-    Args:
-        program: trtexec's path.
-        major: its TensorRT's major version.
-        request: what to build.
-        layers: where it is to write what the inspector says.
+    `layers` is the file for the layers.
     """
     return [
         program,

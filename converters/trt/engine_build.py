@@ -52,11 +52,6 @@ def build_in_child(
 
     The builder is asked to stop by a flag that it polls: no signal may raise within its callbacks.
 
-    Args:
-        request: what to build.
-        parent: gets the progress.
-        load: returns the tensorrt package.
-
     Raises:
         ModelcError: the build failed.
         KeyboardInterrupt: the parent cancelled it.
@@ -79,11 +74,6 @@ def build_in_child(
 
 def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> BuildResult:
     """Parse, configure, build, write the engine, read its layers.
-
-    Args:
-        trt: the tensorrt package, 10.13 or later.
-        request: what to build.
-        watch: progress and cancellation.
 
     Raises:
         ConversionError: TensorRT rejected the model or failed to build it.
@@ -131,12 +121,6 @@ def load_plugin_libraries(
     load: Callable[[str], object] = ctypes.CDLL,
 ) -> None:
     """Load the named libraries and no others: loading one runs its code.
-
-    Args:
-        trt: the tensorrt package.
-        libraries: paths; loading registers their plugins.
-        log: collects the errors of TensorRT's own plugins.
-        load: opens a library, or raises OSError.
 
     Raises:
         ConversionError: a library cannot be loaded.

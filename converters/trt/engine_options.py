@@ -287,9 +287,7 @@ def _check_range(one: ShapeRange, spec: InputSpec, profile: Profile) -> None:
 def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[UsageError, ...]:
     """Return an error for each dynamic dim without bounds, which a profile needs.
 
-    Args:
-        signature: gives the sizes of the first profile.
-        given: the user's profiles; the inputs that they name count as bounded.
+    The inputs that the profiles in `given` name count as bounded.
     """
     profiled = {one.name for profile in given for one in profile}
     owners: dict[str, str] = {}

@@ -218,9 +218,7 @@ def engine_coverage(
 ) -> Coverage:
     """Return the compute dtypes by layers, or by time if `times` covers each layer.
 
-    Args:
-        layers: the engine's.
-        times: milliseconds by layer name, from a profiler.
+    `times` are milliseconds by layer name, from a profiler.
     """
     work = [layer for layer in layers if layer.computes]
     weights = {layer.name: 1.0 for layer in work}

@@ -149,33 +149,28 @@ def _is_output_present(*indices: int) -> IsViolated:
     )
 
 
-def _is_rank_outside(index: int, allowed: tuple[int, ...]) -> IsViolated:
+def _is_rank_outside(allowed: tuple[int, ...]) -> IsViolated:
+    """Check the rank of the first input, if it is known."""
+
     def is_violated(node: Node) -> bool:
-        shape = tensor_shape(node.inputs[index]) if _has_input(node, index) else None
+        shape = _first_shape(node)
         return shape is not None and len(shape) not in allowed
 
     return is_violated
 
 
-def _is_dynamic_input(index: int) -> IsViolated:
-    def is_violated(node: Node) -> bool:
-        shape = tensor_shape(node.inputs[index]) if _has_input(node, index) else None
-        return shape is not None and None in shape
-
-    return is_violated
+def _first_shape(node: Node) -> tuple[int | None, ...] | None:
+    return tensor_shape(node.inputs[0]) if _has_input(node, 0) else None
 
 
-def _is_greater(index: int, limit: int) -> IsViolated:
+def _is_constant_from(index: int, limit: int) -> IsViolated:
+    """Check that an input is a constant with an element of at least `limit`."""
+
     def is_violated(node: Node) -> bool:
         value = constant_tensor(node.inputs[index]) if _has_input(node, index) else None
         return value is not None and bool((value.numpy() >= limit).any())
 
     return is_violated
-
-
-def _is_training(node: Node) -> bool:
-    value = constant_tensor(node.inputs[2]) if _has_input(node, 2) else None
-    return value is not None and bool(value.numpy().any())
 
 
 def _has_mixed_activations(node: Node) -> bool:
@@ -212,7 +207,7 @@ def _doubt(violated: IsViolated, text: str) -> Restriction:
 
 
 _DILATED = _rule(_is_not_ones("dilations"), "its dilations are not 1")
-_POOL = (_doubt(_is_rank_outside(0, (4, 5)), "only 2D and 3D pooling is listed"), _DILATED)
+_POOL = (_doubt(_is_rank_outside((4, 5)), "only 2D and 3D pooling is listed"), _DILATED)
 _AXES = _rule(_is_computed(1), "its axes are computed, not a constant")
 _FOLDED = _doubt(_is_computed(1), "its axes are computed; TensorRT must be able to fold them")
 _NORM = _rule(_integer("p", default=2, allowed=(1, 2)), "its norm is not L1 or L2")
@@ -227,7 +222,7 @@ _MODES = ("half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn", "asymmetri
 _RESTRICTIONS: Mapping[str, tuple[Restriction, ...]] = {
     **dict.fromkeys(_REDUCTIONS, (_AXES,)),
     "Attention": (
-        _rule(_is_rank_outside(0, (_IMAGE_RANK,)), "its queries are not 4D"),
+        _rule(_is_rank_outside((_IMAGE_RANK,)), "its queries are not 4D"),
         _rule(_is_input_present(4, 5, 6), "it has past keys, past values or key lengths"),
         _rule(_is_output_present(1, 2, 3), "present keys and values, or the product, are read"),
         _rule(lambda node: node.attributes.get_float("softcap", 0.0) != 0.0, "it has a softcap"),
@@ -244,10 +239,12 @@ _RESTRICTIONS: Mapping[str, tuple[Restriction, ...]] = {
         ),
     ),
     "CumSum": (_rule(_is_computed(1), "its axis is computed, not a constant"),),
-    "Dropout": (_rule(_is_training, "it is in training mode"),),
-    "EyeLike": (_rule(_is_dynamic_input(0), "its input has dynamic dims"),),
+    "Dropout": (_rule(_is_constant_from(2, 1), "it is in training mode"),),
+    "EyeLike": (
+        _rule(lambda node: None in (_first_shape(node) or ()), "its input has dynamic dims"),
+    ),
     "GRU": (_CELL,),
-    "GridSample": (_rule(_is_rank_outside(0, (_IMAGE_RANK,)), "its input is not 4D"),),
+    "GridSample": (_rule(_is_rank_outside((_IMAGE_RANK,)), "its input is not 4D"),),
     "If": (_rule(_has_different_ranks, "its branches return tensors of different ranks"),),
     "LSTM": (
         _CELL,
@@ -283,7 +280,7 @@ _RESTRICTIONS: Mapping[str, tuple[Restriction, ...]] = {
     "Squeeze": (_FOLDED,),
     "TopK": (
         _rule(_integer("sorted", default=1, allowed=(1,)), "its result is not sorted"),
-        _rule(_is_greater(1, _TOPK_LIMIT), f"K is not less than {_TOPK_LIMIT}"),
+        _rule(_is_constant_from(1, _TOPK_LIMIT), f"K is not less than {_TOPK_LIMIT}"),
     ),
     "Unsqueeze": (_FOLDED,),
 }  # fmt: skip

@@ -56,10 +56,7 @@ def save_timing_cache(
 ) -> tuple[str, ...]:
     """Merge the builder's timings into the file; return notes on failure.
 
-    Args:
-        config: the config after the build.
-        path: the cache file.
-        timeout: seconds to wait for another build that writes it.
+    `timeout` is how many seconds to wait for another build that writes the file.
     """
     from filelock import FileLock, Timeout
 

@@ -51,13 +51,7 @@ class MemoryEstimate:
 def estimate_memory(
     model: Model, profiles: Sequence[Profile], options: EngineOptions
 ) -> MemoryEstimate:
-    """Estimate for the largest shapes of any profile.
-
-    Args:
-        model: left unchanged.
-        profiles: the largest shapes of the inputs.
-        options: `workspace` in bytes; None limits nothing and adds nothing.
-    """
+    """Estimate for the largest shapes of any profile."""
     fixed = infer_sizes(model, largest_inputs(profiles))
     walk = _LifetimeWalk()
     peak = walk.peak(fixed)

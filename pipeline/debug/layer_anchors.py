@@ -36,12 +36,7 @@ def find_anchors(
 
     Where several modules end in the same tensor, the innermost module gets the anchor.
 
-    Args:
-        probe: the artifact.
-        nodes: its nodes, with eager's module paths.
-        forms: the shapes and dtypes of its tensors.
-        values: the values that eager computed.
-        names: the names of eager's outputs, in the model's order.
+    `nodes` have eager's module paths; `names` are eager's outputs in the model's order.
     """
     graph = _AnchorGraph(probe, nodes, forms)
     by_order = {value.order: value for value in values}

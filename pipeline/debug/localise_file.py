@@ -29,8 +29,7 @@ from ..reply_evidence import beyond_feeds
 from ..run_progress import Progress, temporary_logs
 from ..worst_feed import add_feed, get_worst_feed, read_feed
 from .layer_comparer import PRECISION_SCALES
-from .locate_layer import DEFAULT_MEMORY, SuspectArtifact, locate_layer
-from .locate_layer import worst_reference as worst_among
+from .locate_layer import DEFAULT_MEMORY, SuspectArtifact, locate_layer, worst_reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +89,21 @@ def localise_file(  # noqa: PLR0913 - the options of `modelc debug`, all but one
             device=judging.device or "cpu",
             passed=None if other else _read_recorded_verdict(record),
         )
-        asked = LocaliseRequest(
-            suspect=suspect, feed=looking.feed, record=record, judging=judging, progress=progress
-        )
-        eager, feed = open_for_localising(asked, source, moved or Moved())
+        moved = moved or Moved()
+        if source is not None and record is not None and not (source.inputs or source.samples):
+            moved = replace(
+                moved, checkpoint=source.checkpoint, allow_pickle=source.allow_pickle,
+                trust=source.trust,
+            )  # fmt: skip
+            source = None
+        if source is None:
+            side = _find_recorded_eager(path, record, judging, moved, progress)
+        else:
+            checkpoint = read_checkpoint(source, progress)
+            side = EagerSide(
+                source=source, checkpoint=checkpoint, judging=judging, progress=progress
+            )
+        eager, feed = open_for_localising(suspect, side, looking.feed)
         written = {} if record is None else _read_custom_ops(record.manifest)
         result = locate_layer(
             suspect, eager, progress, feed=feed, memory=looking.memory, out=out, written=written
@@ -219,60 +229,57 @@ class RecordedArtifact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocaliseRequest:
-    """What to search, and how; `feed` is the name of a feed, None for the artifact's worst."""
-
-    suspect: SuspectArtifact
-    feed: str | None
-    record: RecordedArtifact | None
-    judging: Judging
-    progress: Progress
-
-
-@dataclass(frozen=True, kw_only=True)
-class _UnopenedEager:
-    """The eager side before it is opened; `run` is set if it is the recorded one."""
+class EagerSide:
+    """The eager model before it is opened; `record` and `run` are set if it is the recorded one."""
 
     source: Source
     checkpoint: Checkpoint
     judging: Judging
+    progress: Progress
     record: RecordedArtifact | None = None
     run: RecordedRun | None = None
 
-    def open(
-        self, progress: Progress, wanted: Callable[[NamedFeed], bool] | None
-    ) -> EagerReference:
+    def open(self, wanted: Callable[[NamedFeed], bool] | None) -> EagerReference:
+        """Load the model and run it on the feeds that are wanted; None means all."""
         if self.run is not None:
-            return self.run.open_eager(self.checkpoint, progress, wanted)
-        return open_reference(self.source, self.checkpoint, self.judging, progress, wanted=wanted)
+            return self.run.open_eager(self.checkpoint, self.progress, wanted)
+        return open_reference(
+            self.source, self.checkpoint, self.judging, self.progress, wanted=wanted
+        )
+
+    def refer_samples(self, eager: EagerReference) -> tuple[ReferenceOutputs, ...]:
+        """Run eager on the held-out samples that the recorded artifact was judged on."""
+        if self.record is None or self.run is None:
+            return ()
+        return self.run.refer_samples(self.record.artifact, eager, self.progress)
 
 
 def open_for_localising(
-    asked: LocaliseRequest, source: Source | None, moved: Moved
+    suspect: SuspectArtifact, side: EagerSide, wanted: str | None
 ) -> tuple[EagerReference, str]:
     """Open eager with the feed to search as a reference, and return that feed's name.
+
+    `wanted` is the name of a feed, None for the artifact's worst.
 
     A worst feed that the manifest keeps is used as it is, even if a search found it. Otherwise
     the worst is chosen among the basic feeds and held-out samples or, if the artifact is correct
     on those, among all feeds.
 
     Raises:
-        UsageError: eager is unknown, or no feed has the name.
+        UsageError: no feed has the name.
         ModelcError: eager or the artifact cannot be opened or run.
     """
-    unopened = _find_eager(asked, source, moved)
-    worst = None if unopened.record is None else unopened.record.worst
-    if worst is not None and unopened.record is not None and asked.feed in (None, worst.feed):
-        feed = read_feed(unopened.record.folder / worst.file)
-        eager = unopened.open(asked.progress, lambda _: False)
-        return add_feed(eager, (), feed, name=worst.feed)
-    if asked.feed is not None:
-        return _open_named_feed(asked.feed, unopened, asked.progress), asked.feed
-    eager, name, ratio = _open_worst_feed(asked, unopened, lambda feed: feed.basic)
-    if ratio < _clearly_wrong_db(asked.suspect.precision):
+    worst = None if side.record is None else side.record.worst
+    if worst is not None and side.record is not None and wanted in (None, worst.feed):
+        feed = read_feed(side.record.folder / worst.file)
+        return add_feed(side.open(lambda _: False), (), feed, name=worst.feed)
+    if wanted is not None:
+        return _open_named_feed(wanted, side), wanted
+    eager, name, ratio = _open_worst_feed(suspect, side, lambda feed: feed.basic)
+    if ratio < _clearly_wrong_db(suspect.precision):
         return eager, name
     del eager  # avoid two copies of a large model in memory
-    eager, name, _ = _open_worst_feed(asked, unopened, None)
+    eager, name, _ = _open_worst_feed(suspect, side, None)
     return eager, name
 
 
@@ -285,21 +292,22 @@ def _clearly_wrong_db(precision: Precision) -> float:
     return max(tolerance_for(precision).min_sqnr, PRECISION_SCALES[precision].plain - _TENFOLD_DB)
 
 
-def _find_eager(asked: LocaliseRequest, source: Source | None, moved: Moved) -> _UnopenedEager:
-    """Find the eager side from the given source or the manifest."""
-    record, progress = asked.record, asked.progress
-    if source is not None and record is not None and not (source.inputs or source.samples):
-        moved = replace(
-            moved, checkpoint=source.checkpoint, allow_pickle=source.allow_pickle,
-            trust=source.trust,
-        )  # fmt: skip
-        source = None
-    if source is not None:
-        checkpoint = read_checkpoint(source, progress)
-        return _UnopenedEager(source=source, checkpoint=checkpoint, judging=asked.judging)
+def _find_recorded_eager(
+    path: Path,
+    record: RecordedArtifact | None,
+    judging: Judging,
+    moved: Moved,
+    progress: Progress,
+) -> EagerSide:
+    """Find the eager side that the manifest records.
+
+    Raises:
+        UsageError: no manifest records the file.
+        CheckpointError: the checkpoint is not where it was.
+    """
     if record is None:
         raise UsageError(
-            f"no manifest beside {asked.suspect.path} records it, so its eager model is unknown",
+            f"no manifest beside {path} records it, so its eager model is unknown",
             hint=Hint(
                 "name the eager reference: --against CHECKPOINT ",
                 Option("model", "PKG.MOD:FACTORY"),
@@ -309,25 +317,22 @@ def _find_eager(asked: LocaliseRequest, source: Source | None, moved: Moved) -> 
             option="model",
             code=ErrorCode.NO_MANIFEST,
         )
-    run = find_recorded_run(record.manifest, record.folder, moved, asked.judging)
+    run = find_recorded_run(record.manifest, record.folder, moved, judging)
     checkpoint = run.read_checkpoint(progress)
     changed = describe_changed_file(record.artifact, record.folder)
     if changed:
         progress.note(changed, warning=True)
-    return _UnopenedEager(
-        source=run.source, checkpoint=checkpoint, judging=run.judging, record=record, run=run
+    return EagerSide(
+        source=run.source,
+        checkpoint=checkpoint,
+        judging=run.judging,
+        progress=progress,
+        record=record,
+        run=run,
     )
 
 
-def _refer_recorded_samples(
-    unopened: _UnopenedEager, eager: EagerReference, progress: Progress
-) -> tuple[ReferenceOutputs, ...]:
-    if unopened.record is None or unopened.run is None:
-        return ()
-    return unopened.run.refer_samples(unopened.record.artifact, eager, progress)
-
-
-def _open_named_feed(name: str, unopened: _UnopenedEager, progress: Progress) -> EagerReference:
+def _open_named_feed(name: str, side: EagerSide) -> EagerReference:
     """Open eager with the named feed, drawn or held out, as its only reference.
 
     Raises:
@@ -339,9 +344,9 @@ def _open_named_feed(name: str, unopened: _UnopenedEager, progress: Progress) ->
         drawn.append(feed.name)
         return feed.name == name
 
-    eager = unopened.open(progress, is_named)
+    eager = side.open(is_named)
     if name not in drawn:
-        held_out = _refer_recorded_samples(unopened, eager, progress)
+        held_out = side.refer_samples(eager)
         eager = replace(eager, references=held_out)
         drawn += [one.feed.name for one in held_out]
     if name not in drawn:
@@ -358,19 +363,18 @@ def _open_named_feed(name: str, unopened: _UnopenedEager, progress: Progress) ->
 
 
 def _open_worst_feed(
-    asked: LocaliseRequest, unopened: _UnopenedEager, wanted: Callable[[NamedFeed], bool] | None
+    suspect: SuspectArtifact, side: EagerSide, wanted: Callable[[NamedFeed], bool] | None
 ) -> tuple[EagerReference, str, float]:
     """Open eager on the feeds and held-out samples; return it, the worst feed and its SQNR in dB.
 
     Feeds on which the artifact may be wrong do not count.
     """
-    eager = unopened.open(asked.progress, wanted)
-    held_out = _refer_recorded_samples(unopened, eager, asked.progress)
+    eager = side.open(wanted)
+    held_out = side.refer_samples(eager)
     loose = loose_feeds(eager, held_out)
-    loose |= beyond_feeds(eager.references, asked.suspect.precision)
+    loose |= beyond_feeds(eager.references, suspect.precision)
     references: Sequence[ReferenceOutputs] = (*eager.references, *held_out)
-    with asked.progress.step("find the worst feed", log="debug-feeds", runs_artifact=True) as clock:
-        suspect = replace(asked.suspect, loose=loose)
-        worst, ratio = worst_among(suspect, eager, references)
+    with side.progress.step("find the worst feed", log="debug-feeds", runs_artifact=True) as clock:
+        worst, ratio = worst_reference(replace(suspect, loose=loose), eager, references)
         clock.detail = f"{worst.feed.name} of {len(references)}"
     return replace(eager, references=(worst,)), worst.feed.name, ratio

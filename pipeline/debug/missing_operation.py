@@ -182,12 +182,6 @@ def describe_whole_fault(
     The recorded verdict decides whether there is a fault; without one, the minimum SQNR of the
     precision does. If reading inner tensors corrects the outputs, the runtime's fusion causes the
     fault, and the message names the layers whose tensor alone corrects them.
-
-    Args:
-        layers: both sides.
-        found: the errors of the layers, none of which is guilty.
-        precision: the precision of the artifact.
-        passed: the recorded verdict; None if there is none.
     """
     plain = _whole_error(layers, found.plain)
     if passed or (passed is None and not is_below(plain, tolerance_for(precision).min_sqnr)):

@@ -272,12 +272,7 @@ def write_reproducer(
 ) -> Path:
     """Write the model, inputs, expected result and script to a folder and return the folder.
 
-    Args:
-        culprit: the wrong part.
-        probe: the artifact.
-        folder: the output folder of the run.
-        artifact: the file name, for the first line of the script.
-        about: the finding, in one line.
+    `folder` is the run's output folder, `artifact` a file name, `about` the finding in one line.
     """
     place = folder / DEBUG_FOLDER / _file_name(culprit.node.name)
     refuse_links(folder, f"{DEBUG_FOLDER}/{place.name}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...core.contract import Array
 from ...core.target_extensions import Probe
@@ -12,16 +11,6 @@ from .refine_culprit import Culprit
 _MATRIX = 2  # dims
 _EXACT_TOLERANCE = 2.0**-20  # folding of one constant into another rounds twice or thrice
 _MIN_LIKENESS = 0.5  # of the elements agree, or the correlation is as high: it is that weight
-
-
-@dataclass(frozen=True, kw_only=True)
-class _WeightPair:
-    """An artifact constant and the eager weight that it comes from."""
-
-    constant: str
-    name: str
-    found: Array
-    wanted: Array
 
 
 def find_differing_weight(
@@ -33,12 +22,13 @@ def find_differing_weight(
     """
     rounding = 2.0**-7 if half else _EXACT_TOLERANCE
     pairs = _pair_weights(culprit, probe, state)
-    return max((_describe_difference(pair, rounding) for pair in pairs), default=(0.0, ""))[1]
+    return max((_describe_difference(*pair, rounding) for pair in pairs), default=(0.0, ""))[1]
 
 
 def _pair_weights(
     culprit: Culprit, probe: Probe, state: Mapping[str, Array]
-) -> Iterator[_WeightPair]:
+) -> Iterator[tuple[str, str, Array, Array]]:
+    """Yield constants of the artifact with the eager weights they come from, names first."""
     near = _nearby_weights(culprit, state)
     constants = [name for node in culprit.nodes for name in node.constants]
     arrays = {name: probe.constant(name) for name in dict.fromkeys(constants)}
@@ -54,7 +44,7 @@ def _pair_weights(
             default=None,
         )
         if best is not None and (named or _likeness(array, best[1]) >= _MIN_LIKENESS):
-            yield _WeightPair(constant=name, name=best[0], found=array, wanted=best[1])
+            yield name, best[0], array, best[1]
 
 
 def _nearby_weights(culprit: Culprit, state: Mapping[str, Array]) -> dict[str, Array]:
@@ -118,22 +108,24 @@ def _likeness(one: Array, two: Array) -> float:
     return max(same, turned)
 
 
-def _describe_difference(pair: _WeightPair, rounding: float) -> tuple[float, str]:
+def _describe_difference(
+    constant: str, name: str, found: Array, wanted: Array, rounding: float
+) -> tuple[float, str]:
     import numpy as np
 
-    gap = np.abs(pair.found.astype(np.float64) - pair.wanted.astype(np.float64))
-    peak = float(np.abs(pair.wanted).max(initial=0.0))
+    gap = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
+    peak = float(np.abs(wanted).max(initial=0.0))
     # a weight folded into another is rounded at the scale of its own row, not of each element
-    off = gap > rounding * np.maximum(np.abs(pair.wanted), peak * rounding)
-    off &= gap > _EXACT_TOLERANCE * np.abs(pair.wanted)
-    count = int(np.count_nonzero(off & (gap > rounding * np.abs(pair.wanted) * 4)))
+    off = gap > rounding * np.maximum(np.abs(wanted), peak * rounding)
+    off &= gap > _EXACT_TOLERANCE * np.abs(wanted)
+    count = int(np.count_nonzero(off & (gap > rounding * np.abs(wanted) * 4)))
     if not count:
         return 0.0, ""
     where = np.unravel_index(int(gap.argmax()), gap.shape)
     largest = float(gap[where])
-    if not np.any(pair.found):
-        return largest, f"the weight {pair.name} is all 0 in the artifact ({pair.constant})"
+    if not np.any(found):
+        return largest, f"the weight {name} is all 0 in the artifact ({constant})"
     return largest / (peak or 1.0), (
-        f"the weight {pair.name} differs in {count} of {gap.size} elements, by up to {largest:.3g}"
-        f" ({float(pair.found[where]):.6g} instead of {float(pair.wanted[where]):.6g})"
+        f"the weight {name} differs in {count} of {gap.size} elements, by up to {largest:.3g}"
+        f" ({float(found[where]):.6g} instead of {float(wanted[where]):.6g})"
     )

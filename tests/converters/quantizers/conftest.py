@@ -67,7 +67,7 @@ class Feeds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class FloatModel:
     """A float ONNX with what calibrates it, and what it gives on feeds held out."""
 
     name: str
@@ -90,9 +90,9 @@ class Subject:
         )
 
 
-def subject_of(
+def float_model_of(
     folder: Path, name: str, module: nn.Module, inputs: tuple[str, ...], make: Callable[[int], Feed]
-) -> Subject:
+) -> FloatModel:
     """Export the module to ONNX in `folder`, and run it on eight feeds that calibrate nothing."""
     module.eval()
     held_out = tuple(make(index) for index in range(1000, 1008))
@@ -113,7 +113,7 @@ def subject_of(
     onnx_model.convert(job)
     with onnx_model.open_runner(folder / "model.onnx", "cpu", signature) as runner:
         expected = tuple(runner.run(feed) for feed in held_out)
-    return Subject(
+    return FloatModel(
         name=name, parent=folder / "model.onnx", signature=signature, make=make,
         held_out=held_out, expected=expected,
     )  # fmt: skip
@@ -162,25 +162,25 @@ SENTENCES = ("ids:int64[batch=1..4,seq=2..16]{0..99}", "mask:int64[batch=1..4,se
 
 
 @pytest.fixture(scope="session")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def digits(tmp_path_factory: pytest.TempPathFactory) -> FloatModel:
     from safetensors.torch import load_file
 
     module = digits_model.build()
     module.load_state_dict(load_file(SAMPLE_MODELS / "digits.safetensors"))
     inputs = ("x:float32[batch=1..8,1,8,8]",)
-    return subject_of(tmp_path_factory.mktemp("digits"), "digits", module, inputs, digit)
+    return float_model_of(tmp_path_factory.mktemp("digits"), "digits", module, inputs, digit)
 
 
 @pytest.fixture(scope="session")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def bert(tmp_path_factory: pytest.TempPathFactory) -> FloatModel:
     module = encoder.bert(2, 64, heads=4, vocab=100)
-    return subject_of(tmp_path_factory.mktemp("bert"), "bert", module, SENTENCES, sentence)
+    return float_model_of(tmp_path_factory.mktemp("bert"), "bert", module, SENTENCES, sentence)
 
 
 @pytest.fixture(scope="session")
-def additive(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def additive(tmp_path_factory: pytest.TempPathFactory) -> FloatModel:
     folder = tmp_path_factory.mktemp("additive")
-    return subject_of(folder, "additive", Additive(), SENTENCES, sentence)
+    return float_model_of(folder, "additive", Additive(), SENTENCES, sentence)
 
 
 Quantize: TypeAlias = Callable[[str, str, str], Quantized]
@@ -194,8 +194,8 @@ def quantized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     def quantize(quantizer: str, name: str, consumer: str) -> Quantized:
         key = (quantizer, name, consumer)
         if key not in made:
-            subject: Subject = request.getfixturevalue(name)
-            job = subject.job(tmp_path_factory.mktemp("-".join(key)), consumer)
+            floats: FloatModel = request.getfixturevalue(name)
+            job = floats.job(tmp_path_factory.mktemp("-".join(key)), consumer)
             made[key] = find_quantizer(quantizer).quantize(job)
         return made[key]
 
@@ -216,7 +216,7 @@ def ways() -> list[object]:
 
 
 def ready(name: str) -> pytest.MarkDecorator:
-    """Skip in the quantizer's own words where it is not installed."""
+    """Skip, with the quantizer's reason, where it is not installed."""
     found = find_quantizer(name).readiness()
     return pytest.mark.skipif(not found.ready, reason=found.reason or "ready")
 
@@ -227,27 +227,27 @@ def way(request: pytest.FixtureRequest) -> tuple[str, str]:
     return found
 
 
-def outputs_of(path: Path, subject: Subject) -> list[Outputs]:
+def outputs_of(path: Path, floats: FloatModel) -> list[Outputs]:
     """What a model file gives on the feeds held out; IR is bounded, ONNX runs in ONNX Runtime."""
     target = openvino_ir if path.suffix == ".xml" else onnx_model
-    with target.open_runner(path, "cpu", subject.signature) as runner:
-        return [runner.run(feed) for feed in subject.held_out]
+    with target.open_runner(path, "cpu", floats.signature) as runner:
+        return [runner.run(feed) for feed in floats.held_out]
 
 
-def sqnr(path: Path, subject: Subject) -> float:
+def sqnr(path: Path, floats: FloatModel) -> float:
     """The worst output's ratio of signal to error, in dB, over all the feeds held out."""
-    found = outputs_of(path, subject)
+    found = outputs_of(path, floats)
     worst = np.inf
-    for name in subject.signature.outputs:
-        signal = sum(float(np.square(e[name]).sum()) for e in subject.expected)
+    for name in floats.signature.outputs:
+        signal = sum(float(np.square(e[name]).sum()) for e in floats.expected)
         noise = sum(
             float(np.square(e[name] - f[name]).sum())
-            for e, f in zip(subject.expected, found, strict=True)
+            for e, f in zip(floats.expected, found, strict=True)
         )
         worst = min(worst, 10 * np.log10(signal / noise))
     return float(worst)
 
 
-def job_in(subject: Subject, folder: Path, consumer: str, **changes: object) -> QuantizeJob:
-    """The subject's job with changes."""
-    return replace(subject.job(folder, consumer), **changes)  # type: ignore[arg-type]  # by name
+def job_in(floats: FloatModel, folder: Path, consumer: str, **changes: object) -> QuantizeJob:
+    """The float model's job with changes."""
+    return replace(floats.job(folder, consumer), **changes)  # type: ignore[arg-type]  # by name

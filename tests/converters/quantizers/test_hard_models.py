@@ -18,7 +18,7 @@ from modelc.core.contract import Feed, QuantizeJob
 from modelc.core.errors import ConversionError, ErrorCode
 
 from ...reasons import has_code
-from .conftest import Subject, sqnr, subject_of
+from .conftest import FloatModel, float_model_of, sqnr
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own; the pipeline logs them
 
@@ -68,10 +68,10 @@ def silent_first(index: int) -> Feed:
     return {"x": rows(index)["x"] * scale}
 
 
-def quantized(subject: Subject, quantizer: str, consumer: str, folder: Path) -> float:
+def quantized(floats: FloatModel, quantizer: str, consumer: str, folder: Path) -> float:
     folder.mkdir()
-    made = find_quantizer(quantizer).quantize(subject.job(folder, consumer))
-    return sqnr(made.path, subject)
+    made = find_quantizer(quantizer).quantize(floats.job(folder, consumer))
+    return sqnr(made.path, floats)
 
 
 CASES = {
@@ -88,8 +88,8 @@ def test_the_quantized_model_is_accurate(case: str, consumer: str, tmp_path: Pat
     make, text, feed = CASES[case]
     module: nn.Module = make()
     given: Callable[[int], Feed] = feed
-    subject = subject_of(tmp_path, "hard", module, (text,), given)
-    assert quantized(subject, "onnxruntime", consumer, tmp_path / "made") > 25
+    floats = float_model_of(tmp_path, "hard", module, (text,), given)
+    assert quantized(floats, "onnxruntime", consumer, tmp_path / "made") > 25
 
 
 def external_model(folder: Path, location: str) -> Path:
@@ -108,7 +108,7 @@ def external_model(folder: Path, location: str) -> Path:
     return path
 
 
-def test_nothing_is_written_outside_the_work_folder(digits: Subject, tmp_path: Path) -> None:
+def test_nothing_is_written_outside_the_work_folder(digits: FloatModel, tmp_path: Path) -> None:
     parent, out = tmp_path / "in", tmp_path / "out" / "work"
     parent.mkdir()
     out.mkdir(parents=True)

@@ -18,9 +18,9 @@ from modelc.converters.quantizers.quantized_layers import find_sites
 from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.core.contract import Feed, Outputs
 
-from .conftest import Subject, subject_of
+from .conftest import FloatModel, float_model_of
 
-Made: TypeAlias = tuple[Subject, Path, Switchboard]
+Made: TypeAlias = tuple[FloatModel, Path, Switchboard]
 Switched: TypeAlias = Callable[[str, str, str], Made]
 NOISE = 1e-10  # noise over signal of two float32 ways to compute the same
 
@@ -33,16 +33,16 @@ def noise(exact: Outputs, rounded: Outputs) -> float:
     )
 
 
-def plainly(path: Path, subject: Subject) -> list[Outputs]:
+def plainly(path: Path, floats: FloatModel) -> list[Outputs]:
     """A Q/DQ model as its nodes say: fused kernels round ties of their own."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = subject.signature.outputs
+    names = floats.signature.outputs
     taken = {value.name for value in session.get_inputs()}
-    feeds = [{n: a for n, a in feed.items() if n in taken} for feed in subject.held_out]
+    feeds = [{n: a for n, a in feed.items() if n in taken} for feed in floats.held_out]
     return [dict(zip(names, session.run(list(names), feed), strict=True)) for feed in feeds]
 
 
@@ -71,14 +71,14 @@ def row(index: int) -> Feed:
 
 
 @pytest.fixture(scope="module")
-def fork(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def fork(tmp_path_factory: pytest.TempPathFactory) -> FloatModel:
     folder = tmp_path_factory.mktemp("fork")
-    return subject_of(folder, "fork", Fork(), ("x:float32[batch=1..4,32]",), row)
+    return float_model_of(folder, "fork", Fork(), ("x:float32[batch=1..4,32]",), row)
 
 
 @pytest.fixture(scope="module")
 def switched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Switched:
-    """`switched("digits", "onnx", "onnxruntime")`: the subject, its Q/DQ model, the switchboard."""
+    """`switched("digits", "onnx", "onnxruntime")`: float model, Q/DQ model and switchboard."""
     from dataclasses import replace
 
     made: dict[tuple[str, ...], Made] = {}
@@ -86,11 +86,11 @@ def switched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     def make(name: str, consumer: str, quantizer: str) -> Made:
         key = (name, consumer, quantizer)
         if key not in made:
-            subject = request.getfixturevalue(name)
-            job = subject.job(tmp_path_factory.mktemp("quantized"), consumer)
+            floats = request.getfixturevalue(name)
+            job = floats.job(tmp_path_factory.mktemp("quantized"), consumer)
             path = find_quantizer(quantizer).quantize(job).path
             place = replace(job, folder=tmp_path_factory.mktemp("switched"))
-            made[key] = (subject, path, open_switchboard(place, path))
+            made[key] = (floats, path, open_switchboard(place, path))
         return made[key]
 
     return make
@@ -111,9 +111,9 @@ WAYS = [
 def test_all_off_is_the_float_model_and_all_on_the_quantized_one(
     switched: Switched, way: tuple[str, str, str]
 ) -> None:
-    subject, path, board = switched(*way)
-    real = plainly(path, subject)
-    for feed, exact, rounded in zip(subject.held_out, subject.expected, real, strict=True):
+    floats, path, board = switched(*way)
+    real = plainly(path, floats)
+    for feed, exact, rounded in zip(floats.held_out, floats.expected, real, strict=True):
         assert noise(exact, board.run(feed, ())) < NOISE
         assert noise(rounded, board.run(feed, range(len(board.layers)))) < NOISE
         assert noise(exact, rounded) > 1e-6
@@ -124,19 +124,19 @@ def test_all_off_is_the_float_model_and_all_on_the_quantized_one(
 def test_every_layer_has_a_cost_and_together_they_cost_at_most_thrice_the_sum(
     switched: Switched, way: tuple[str, str, str]
 ) -> None:
-    subject, _, board = switched(*way)
-    exact = board.run(subject.held_out[0], ())
-    alone = [noise(exact, board.run(subject.held_out[0], (i,))) for i in range(len(board.layers))]
+    floats, _, board = switched(*way)
+    exact = board.run(floats.held_out[0], ())
+    alone = [noise(exact, board.run(floats.held_out[0], (i,))) for i in range(len(board.layers))]
     assert all(cost > 0 for cost in alone)
-    together = noise(exact, board.run(subject.held_out[0], range(len(board.layers))))
+    together = noise(exact, board.run(floats.held_out[0], range(len(board.layers))))
     assert together < 3 * sum(alone)
 
 
 def test_a_planted_layer_costs_the_most(switched: Switched) -> None:
-    subject, _, board = switched("fork", "onnx", "onnxruntime")
-    exact = board.run(subject.held_out[0], ())
+    floats, _, board = switched("fork", "onnx", "onnxruntime")
+    exact = board.run(floats.held_out[0], ())
     costs = {
-        layer.title.partition(" ")[0]: noise(exact, board.run(subject.held_out[0], (index,)))
+        layer.title.partition(" ")[0]: noise(exact, board.run(floats.held_out[0], (index,)))
         for index, layer in enumerate(board.layers)
     }
     assert max(costs, key=costs.__getitem__) == "last"
@@ -146,12 +146,12 @@ def test_a_planted_layer_costs_the_most(switched: Switched) -> None:
 def test_a_tensor_that_two_layers_read_is_switched_for_one_alone(
     switched: Switched,
 ) -> None:
-    subject, _, board = switched("fork", "onnx", "onnxruntime")
+    floats, _, board = switched("fork", "onnx", "onnxruntime")
     titles = [layer.title.partition(" ")[0] for layer in board.layers]
-    feed = subject.held_out[0]
+    feed = floats.held_out[0]
     exact, left = board.run(feed, ()), board.run(feed, (titles.index("left"),))
     right = board.run(feed, (titles.index("right"),))
-    first, second = subject.signature.outputs
+    first, second = floats.signature.outputs
     assert not np.array_equal(left[first], exact[first])
     assert np.array_equal(left[second], exact[second])
     assert np.array_equal(right[first], exact[first])
@@ -174,18 +174,18 @@ def test_the_operators_after_a_convolution_belong_to_its_layer(switched: Switche
 
 
 def test_a_tensor_between_two_convolutions_belongs_to_both(switched: Switched) -> None:
-    subject, path, _ = switched("digits", "onnx", "onnxruntime")
-    sites = find_sites(onnx.load(str(subject.parent)).graph, onnx.load(str(path)).graph, {})
+    floats, path, _ = switched("digits", "onnx", "onnxruntime")
+    sites = find_sites(onnx.load(str(floats.parent)).graph, onnx.load(str(path)).graph, {})
     assert set(sites.of_layer[0]) & set(sites.of_layer[1])
 
 
 def test_a_node_without_a_counterpart_is_unknown(switched: Switched) -> None:
-    subject, path, _ = switched("digits", "onnx", "onnxruntime")
+    floats, path, _ = switched("digits", "onnx", "onnxruntime")
     model = onnx.load(str(path))
     conv = next(node for node in model.graph.node if node.op_type == "Conv")
     before = conv.name
     conv.name = "renamed"
-    sites = find_sites(onnx.load(str(subject.parent)).graph, model.graph, {})
+    sites = find_sites(onnx.load(str(floats.parent)).graph, model.graph, {})
     assert sites.unknown == ("renamed",)
     assert before not in {site.node for site in sites.sites}
 

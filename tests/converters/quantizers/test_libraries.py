@@ -14,7 +14,7 @@ from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.core.contract import Feed
 from modelc.core.errors import ConversionError, UsageError
 
-from .conftest import Feeds, Subject, job_in, ready
+from .conftest import Feeds, FloatModel, job_in, ready
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own; the pipeline logs them
 
@@ -35,7 +35,7 @@ def quantizer_state() -> dict[str, dict[str, object]]:
 
 
 @ready("modelopt")
-def test_modelopt_leaves_onnxruntimes_quantizer_as_it_was(digits: Subject, tmp_path: Path) -> None:
+def test_modelopt_restores_onnxruntimes_quantizer(digits: FloatModel, tmp_path: Path) -> None:
     before = quantizer_state()
     find_quantizer("modelopt").quantize(digits.job(tmp_path, "tensorrt-onnx"))
     assert quantizer_state() == before
@@ -65,7 +65,7 @@ class UnreadableFeeds(Feeds):
 
 @pytest.mark.parametrize("name", ["onnxruntime", "modelopt", "nncf"])
 def test_an_error_of_the_samples_is_raised_unchanged(
-    name: str, digits: Subject, tmp_path: Path
+    name: str, digits: FloatModel, tmp_path: Path
 ) -> None:
     job = job_in(digits, tmp_path, "openvino", calibration=UnreadableFeeds(digits.make, 3))
     with pytest.raises(UsageError) as caught:
@@ -75,7 +75,7 @@ def test_an_error_of_the_samples_is_raised_unchanged(
 
 @pytest.mark.parametrize("name", ["onnxruntime", "modelopt", "nncf"])
 def test_a_file_that_is_not_a_model_is_a_conversion_error(
-    name: str, digits: Subject, tmp_path: Path
+    name: str, digits: FloatModel, tmp_path: Path
 ) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"\x08\x07 nothing of the kind")
     folder = tmp_path / "made"

@@ -25,13 +25,13 @@ from modelc.core.errors import ConversionError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import merge_inputs
 
-from .conftest import Subject, sqnr
+from .conftest import FloatModel, sqnr
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own; the pipeline logs them
 
 
 @pytest.fixture(scope="module")
-def by_hand(additive: Subject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def by_hand(additive: FloatModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The masked attention, quantized by ONNX Runtime's own selection."""
     from onnxruntime.quantization import quantize_static
 
@@ -41,12 +41,12 @@ def by_hand(additive: Subject, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder / "q.onnx"
 
 
-def test_the_librarys_own_selection_loses_the_scores(by_hand: Path, additive: Subject) -> None:
+def test_the_librarys_own_selection_loses_the_scores(by_hand: Path, additive: FloatModel) -> None:
     assert sqnr(by_hand, additive) < 16
 
 
 def test_the_lost_tensor_is_an_error_with_its_readers(
-    by_hand: Path, additive: Subject, tmp_path: Path
+    by_hand: Path, additive: FloatModel, tmp_path: Path
 ) -> None:
     job = additive.job(tmp_path, "onnx")
     made = onnx.load(by_hand)
@@ -60,7 +60,7 @@ def test_the_lost_tensor_is_an_error_with_its_readers(
     assert "--keep-fp" in caught.value.hint
 
 
-def masked_product(folder: Path) -> Subject:
+def masked_product(folder: Path) -> FloatModel:
     """A model whose fill reaches a product's own input: y = (x where it counts, else -1e4) @ W."""
     draw = np.random.default_rng(0)
     weights = [draw.normal(size=(32, 32)).astype(np.float32) for _ in range(2)]
@@ -95,7 +95,7 @@ def masked_product(folder: Path) -> Subject:
 
     inputs = ("x:float32[rows=16..64,32]", "counts:bool[rows=16..64,32]")
     signature = merge_inputs([parse_input(text) for text in inputs], {}).with_outputs(("output",))
-    return Subject(
+    return FloatModel(
         name="masked", parent=folder / "model.onnx", signature=signature, make=feed,
         held_out=(), expected=(),
     )  # fmt: skip
@@ -105,10 +105,10 @@ def masked_product(folder: Path) -> Subject:
 def test_a_product_that_reads_a_fill_is_kept_in_floats_and_noted(
     quantizer: str, tmp_path: Path
 ) -> None:
-    subject = masked_product(tmp_path)
+    floats = masked_product(tmp_path)
     folder = tmp_path / "made"
     folder.mkdir()
-    made = find_quantizer(quantizer).quantize(subject.job(folder, "tensorrt-onnx"))
+    made = find_quantizer(quantizer).quantize(floats.job(folder, "tensorrt-onnx"))
     model = onnx.load(made.path)
     makers = {name: node.op_type for node in model.graph.node for name in node.output}
     read = {node.name: makers.get(node.input[0]) for node in model.graph.node}
@@ -117,7 +117,7 @@ def test_a_product_that_reads_a_fill_is_kept_in_floats_and_noted(
     assert any("first" in note for note in made.notes)
 
 
-def test_openvinos_mask_is_not_quantized_either(additive: Subject, tmp_path: Path) -> None:
+def test_openvinos_mask_is_not_quantized_either(additive: FloatModel, tmp_path: Path) -> None:
     import openvino
 
     made = find_quantizer("nncf").quantize(additive.job(tmp_path, "openvino"))

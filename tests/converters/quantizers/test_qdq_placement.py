@@ -17,7 +17,7 @@ from modelc.core.contract import Feed, QuantizeJob
 from modelc.core.grammar import parse_input
 from modelc.core.signature import merge_inputs
 
-from .conftest import Feeds, Quantize, Subject
+from .conftest import Feeds, FloatModel, Quantize
 
 if TYPE_CHECKING:
     from modelc.converters.quantizers.qdq_placement import QdqPlacement
@@ -83,7 +83,7 @@ def test_a_kept_convolution_ends_the_chain() -> None:
     assert chains(block(), "shortcut").nodes == {"first", "relu", "second", "head"}
 
 
-def test_a_residual_of_a_transformer_is_in_no_chain(bert: Subject) -> None:
+def test_a_residual_of_a_transformer_is_in_no_chain(bert: FloatModel) -> None:
     model = onnx.load(bert.parent)
     placed = chains(model)
     kinds = {node.op_type for node in model.graph.node if node.name in placed.nodes}
@@ -145,7 +145,7 @@ def test_tensorrt_gets_only_symmetric_scales_and_float_biases(fused: onnx.ModelP
     assert not [t for t in fused.graph.initializer if t.data_type == TensorProto.INT32]
 
 
-def test_a_pair_that_nobody_reads_is_gone(fused: onnx.ModelProto) -> None:
+def test_pairs_without_a_reader_are_removed(fused: onnx.ModelProto) -> None:
     read = {name for node in fused.graph.node for name in node.input}
     read |= {value.name for value in fused.graph.output}
     assert {name for node in fused.graph.node for name in node.output} <= read

@@ -18,7 +18,7 @@ from modelc.core.errors import ErrorCode, UsageError
 from ...reasons import has_code
 
 if TYPE_CHECKING:
-    from .conftest import Subject
+    from .conftest import FloatModel
 
 
 def test_names_are_unique() -> None:
@@ -49,7 +49,7 @@ def test_a_format_without_int8_has_none() -> None:
 
 @pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda q: str(q.NAME))
 def test_an_unknown_method_is_an_error(  # type: ignore[no-untyped-def]  # a module
-    quantizer, digits: Subject, tmp_path: Path
+    quantizer, digits: FloatModel, tmp_path: Path
 ) -> None:
     consumer = next(iter(quantizer.METHODS))
     with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming="'guess'")):
@@ -58,7 +58,7 @@ def test_an_unknown_method_is_an_error(  # type: ignore[no-untyped-def]  # a mod
 
 @pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda q: str(q.NAME))
 def test_an_unsupported_consumer_is_an_error(  # type: ignore[no-untyped-def]  # a module
-    quantizer, digits: Subject, tmp_path: Path
+    quantizer, digits: FloatModel, tmp_path: Path
 ) -> None:
     unsupported = has_code(ErrorCode.UNSUPPORTED, option="quantizer", naming="torchscript")
     with pytest.raises(UsageError, check=unsupported):

@@ -11,13 +11,13 @@ from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.converters.quantizers.quantizer_workspace import create_workspace
 from modelc.core.errors import ConversionError
 
-from .conftest import Subject, job_in
+from .conftest import FloatModel, job_in
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own; the pipeline logs them
 
 
 def copied(
-    model: onnx.ModelProto, digits: Subject, folder: Path, opset: int = 13
+    model: onnx.ModelProto, digits: FloatModel, folder: Path, opset: int = 13
 ) -> onnx.ModelProto:
     """The workspace's copy of a model."""
     onnx.save(model, folder / "changed.onnx")
@@ -27,12 +27,12 @@ def copied(
 
 
 @pytest.fixture
-def model(digits: Subject) -> onnx.ModelProto:
+def model(digits: FloatModel) -> onnx.ModelProto:
     return onnx.load(digits.parent)
 
 
 def test_nodes_without_a_name_get_unique_names(
-    model: onnx.ModelProto, digits: Subject, tmp_path: Path
+    model: onnx.ModelProto, digits: FloatModel, tmp_path: Path
 ) -> None:
     for node in model.graph.node:
         node.name = ""
@@ -42,7 +42,7 @@ def test_nodes_without_a_name_get_unique_names(
 
 
 def test_an_old_opset_is_converted_and_names_stay(
-    model: onnx.ModelProto, digits: Subject, tmp_path: Path
+    model: onnx.ModelProto, digits: FloatModel, tmp_path: Path
 ) -> None:
     model.opset_import[0].version = 17
     made = copied(model, digits, tmp_path, opset=19)
@@ -51,7 +51,7 @@ def test_an_old_opset_is_converted_and_names_stay(
 
 
 def test_an_opset_that_cannot_be_converted_is_an_error(
-    model: onnx.ModelProto, digits: Subject, tmp_path: Path
+    model: onnx.ModelProto, digits: FloatModel, tmp_path: Path
 ) -> None:
     apart, folder = tmp_path / "apart", tmp_path / "made"
     apart.mkdir()
@@ -65,7 +65,7 @@ def test_an_opset_that_cannot_be_converted_is_an_error(
 
 
 def test_constant_nodes_become_weights(
-    model: onnx.ModelProto, digits: Subject, tmp_path: Path
+    model: onnx.ModelProto, digits: FloatModel, tmp_path: Path
 ) -> None:
     weights = model.graph.initializer[0]
     node = onnx.helper.make_node("Constant", [], [weights.name], name="c", value=weights)
@@ -77,7 +77,7 @@ def test_constant_nodes_become_weights(
 
 
 def test_two_nodes_of_one_name_are_renamed(
-    model: onnx.ModelProto, digits: Subject, tmp_path: Path
+    model: onnx.ModelProto, digits: FloatModel, tmp_path: Path
 ) -> None:
     twice = [node for node in model.graph.node if node.op_type in ("Conv", "Gemm", "Relu")][:3]
     for node, name in zip(twice, ("one", "one", "one_2"), strict=True):

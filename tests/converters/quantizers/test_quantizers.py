@@ -17,7 +17,7 @@ from modelc.core.contract import Feed
 from modelc.core.errors import ConversionError, ErrorCode
 
 from ...reasons import has_code
-from .conftest import Quantize, Subject, job_in, sqnr
+from .conftest import FloatModel, Quantize, job_in, sqnr
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own; the pipeline logs them
 # Each measured at 30 dB or more; what is wrong (a lost mask, swapped scales) is below 16.
@@ -49,23 +49,23 @@ def int8_products(path: Path) -> set[str]:
 def test_the_numbers_are_near_the_float_model(
     name: str, way: tuple[str, str], quantized: Quantize, request: pytest.FixtureRequest
 ) -> None:
-    subject: Subject = request.getfixturevalue(name)
-    assert sqnr(quantized(way[0], name, way[1]).path, subject) > FLOOR
+    floats: FloatModel = request.getfixturevalue(name)
+    assert sqnr(quantized(way[0], name, way[1]).path, floats) > FLOOR
 
 
 @pytest.mark.parametrize("name", ["digits", "bert"])
 def test_its_products_keep_their_names_and_compute_in_8_bits(
     name: str, way: tuple[str, str], quantized: Quantize, request: pytest.FixtureRequest
 ) -> None:
-    subject: Subject = request.getfixturevalue(name)
-    names = {node.name for node in onnx.load(subject.parent).graph.node}
+    floats: FloatModel = request.getfixturevalue(name)
+    names = {node.name for node in onnx.load(floats.parent).graph.node}
     found = int8_products(quantized(way[0], name, way[1]).path)
     assert len(found) >= 3
     assert found <= names
 
 
 def test_a_run_prints_nothing_leaves_only_the_model_and_reads_one_sample_at_a_time(
-    way: tuple[str, str], digits: Subject, tmp_path: Path
+    way: tuple[str, str], digits: FloatModel, tmp_path: Path
 ) -> None:
     before = {path: path.read_bytes() for path in digits.parent.parent.iterdir()}
     here = sorted(Path.cwd().iterdir())
@@ -86,7 +86,7 @@ def test_a_run_prints_nothing_leaves_only_the_model_and_reads_one_sample_at_a_ti
 
 @pytest.mark.parametrize("name", ["node_Conv_53", "node_linear"])
 def test_a_kept_node_stays_in_floating_point(
-    name: str, way: tuple[str, str], digits: Subject, quantized: Quantize, tmp_path: Path
+    name: str, way: tuple[str, str], digits: FloatModel, quantized: Quantize, tmp_path: Path
 ) -> None:
     made = find_quantizer(way[0]).quantize(job_in(digits, tmp_path, way[1], keep=(name,)))
     usual = int8_products(quantized(way[0], "digits", way[1]).path)
@@ -105,7 +105,7 @@ def test_method_samples_and_versions_are_recorded(
 
 @pytest.mark.slow
 def test_every_method_quantizes_and_is_recorded(
-    way: tuple[str, str], bert: Subject, tmp_path: Path
+    way: tuple[str, str], bert: FloatModel, tmp_path: Path
 ) -> None:
     for method in find_quantizer(way[0]).METHODS[way[1]]:
         folder = tmp_path / method
@@ -116,7 +116,7 @@ def test_every_method_quantizes_and_is_recorded(
 
 
 def test_external_weights_are_quantized(
-    way: tuple[str, str], digits: Subject, tmp_path: Path
+    way: tuple[str, str], digits: FloatModel, tmp_path: Path
 ) -> None:
     apart, folder = tmp_path / "apart", tmp_path / "made"
     apart.mkdir()
@@ -130,7 +130,7 @@ def test_external_weights_are_quantized(
 
 
 def test_a_model_without_products_is_an_error(
-    way: tuple[str, str], digits: Subject, tmp_path: Path
+    way: tuple[str, str], digits: FloatModel, tmp_path: Path
 ) -> None:
     relu = onnx.helper.make_node("Relu", ["x"], ["output"], name="relu")
     shape: list[str | int | None] = ["batch", 1, 8, 8]
@@ -151,7 +151,7 @@ def test_a_model_without_products_is_an_error(
 
 
 def test_a_sample_without_an_input_is_an_error(
-    way: tuple[str, str], digits: Subject, tmp_path: Path
+    way: tuple[str, str], digits: FloatModel, tmp_path: Path
 ) -> None:
     from .conftest import Feeds
 
@@ -163,7 +163,7 @@ def test_a_sample_without_an_input_is_an_error(
         find_quantizer(way[0]).quantize(job)
 
 
-def test_no_samples_are_an_error(way: tuple[str, str], digits: Subject, tmp_path: Path) -> None:
+def test_no_samples_are_an_error(way: tuple[str, str], digits: FloatModel, tmp_path: Path) -> None:
     with pytest.raises(ConversionError, check=has_code(ErrorCode.NO_SAMPLES)):
         find_quantizer(way[0]).quantize(
             job_in(digits, tmp_path, way[1], calibration=digits.feeds(0))

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from modelc.converters.quantizers.qdq_finishing import fold_weights
 
-from .conftest import Quantize, Subject, sqnr
+from .conftest import FloatModel, Quantize, sqnr
 
 
 def model(scale: list[float], axis: int) -> onnx.ModelProto:
@@ -50,7 +50,7 @@ def test_folding_keeps_the_outputs_and_removes_the_floats(scale: list[float], ax
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_modelopt_for_openvino_is_small(quantized: Quantize, digits: Subject) -> None:
+def test_modelopt_for_openvino_is_small(quantized: Quantize, digits: FloatModel) -> None:
     made = quantized("modelopt", "digits", "openvino")
     kinds = [t.data_type for t in onnx.load(made.path).graph.initializer if len(t.dims) > 1]
     assert kinds.count(onnx.TensorProto.INT8) >= 3

@@ -64,7 +64,7 @@ class Stage:
     pause: float = 0.0  # seconds that a step takes
     loads: bool = True
     layers: str = LAYERS
-    refused: tuple[str, ...] = ()  # behaviours that answer False
+    failing: tuple[str, ...] = ()  # behaviours that return False
     flags: list[str] = field(default_factory=list)
     asked: list[tuple[str, Any]] = field(default_factory=list)
     double: Any = None
@@ -87,7 +87,7 @@ class Stage:
 
         def behave(_: Any, **values: Any) -> Any:
             self.asked.append((name, values))
-            return False if name in self.refused else answer
+            return False if name in self.failing else answer
 
         return behave
 
@@ -119,11 +119,11 @@ def _network(stage: Stage) -> dict[str, Callable[..., Any]]:
         "OnnxParser.parse_from_file": lambda *_, **__: not stage.errors,
         "OnnxParser.num_errors": lambda _: len(stage.errors),
         "OnnxParser.get_error": lambda _, index: stage.double.new(
-            "ParserError", told=stage.errors[index]
+            "ParserError", errors=stage.errors[index]
         ),
-        "ParserError.node_name": lambda error: error.__dict__["_own"]["told"][0],
-        "ParserError.node_operator": lambda error: error.__dict__["_own"]["told"][1],
-        "ParserError.desc": lambda error: error.__dict__["_own"]["told"][2],
+        "ParserError.node_name": lambda error: error.__dict__["_own"]["errors"][0],
+        "ParserError.node_operator": lambda error: error.__dict__["_own"]["errors"][1],
+        "ParserError.desc": lambda error: error.__dict__["_own"]["errors"][2],
         "ParserError.code": lambda _: stage.trt.ErrorCode.UNSUPPORTED_NODE,
         "init_libnvinfer_plugins": lambda **_: True,
     }
@@ -153,7 +153,7 @@ def _config(stage: Stage) -> dict[str, Callable[..., Any]]:
         "Builder.create_builder_config": lambda _: stage.double.new("IBuilderConfig"),
         "Builder.create_optimization_profile": lambda _: stage.double.new("IOptimizationProfile"),
         "IOptimizationProfile.set_shape": stage.note("set_shape", None),
-        "IOptimizationProfile.__bool__": lambda _: "profile" not in stage.refused,
+        "IOptimizationProfile.__bool__": lambda _: "profile" not in stage.failing,
         "IBuilderConfig.add_optimization_profile": stage.note("add_optimization_profile", 0),
         "IBuilderConfig.set_memory_pool_limit": stage.note("set_memory_pool_limit", None),
         "IBuilderConfig.set_flag": lambda _, flag: stage.flags.append(flag.name),

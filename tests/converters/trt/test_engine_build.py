@@ -81,7 +81,7 @@ OTHER_INPUT = [("x", "FLOAT", (-1, 3)), ("z", "FLOAT", (-1,))]
     [
         ({"engine": None, "complaints": ["no kernel"]}, {}, ErrorCode.RUNTIME_FAILED, "no kernel"),
         ({"loads": False}, {}, ErrorCode.RUNTIME_FAILED, "load"),
-        ({"refused": ("profile",)}, {}, ErrorCode.RUNTIME_FAILED, "x=1x3:4x3:8x3"),
+        ({"failing": ("profile",)}, {}, ErrorCode.RUNTIME_FAILED, "x=1x3:4x3:8x3"),
         ({"inputs": OTHER_INPUT}, {}, ErrorCode.UNKNOWN_INPUT, "'z'"),
         ({}, {"plugins": ("/no/such.so",)}, ErrorCode.NOT_FOUND, "/no/such.so"),
     ],
@@ -161,7 +161,7 @@ def test_the_inspector_gets_the_opt_shapes(build: Build) -> None:
 
 
 def test_a_context_that_rejects_the_shapes_still_has_layers(build: Build) -> None:
-    stage, built = build({"refused": ("set_input_shape",)})
+    stage, built = build({"failing": ("set_input_shape",)})
     assert built.layers == stage.layers
     assert len(stage.calls("information")) == 1
 

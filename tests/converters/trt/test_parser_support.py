@@ -44,7 +44,7 @@ def test_the_operators_with_rules_of_their_own_are_in_the_table() -> None:
     assert set(SUPPORTED) >= DATA_DEPENDENT | set(DATA_INPUTS) | parser_support.BODIES
 
 
-def test_the_table_says_its_version_and_source() -> None:
+def test_the_table_has_a_version_and_a_source() -> None:
     assert parser_support.TABLE_VERSION in parser_support.TABLE_SOURCE
     assert "operators.md" in parser_support.TABLE_SOURCE
 

@@ -37,16 +37,16 @@ def test_a_scope_is_read_as_a_path(scope: str, path: str) -> None:
     assert resolve(node(scope)) == path
 
 
-def test_a_script_leaves_out_module_lists() -> None:
+def test_the_scopes_of_a_script_omit_module_lists() -> None:
     assert resolve(node("0.relu")) == "blocks.0.relu"  # heads.0 has none
 
 
-def test_the_weights_tell_apart_what_a_script_does_not() -> None:
+def test_weights_resolve_an_ambiguous_scope() -> None:
     assert resolve(node("0.conv1", owner="heads.0.conv1")) == "heads.0.conv1"
     assert resolve(node("0.conv1")) == "0.conv1"
 
 
-def test_a_node_without_a_scope_goes_by_its_weights() -> None:
+def test_a_node_without_a_scope_is_matched_by_its_weights() -> None:
     assert resolve(node("", owner="layer1.0.conv1")) == "layer1.0.conv1"
 
 

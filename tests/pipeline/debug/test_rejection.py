@@ -201,9 +201,9 @@ def test_at_the_time_limit_a_note_says_how_many_layers_were_measured(
     out, manifest, _ = rejected_out
     stage = Progress(tell=print, logs=out / "logs")
     checkpoint = read_checkpoint(bert_source, stage)
-    subject = open_reference(bert_source, checkpoint, Judging(), stage)
+    eager = open_reference(bert_source, checkpoint, Judging(), stage)
     context = RejectionContext(
-        eager=subject, progress=stage, folder=out.with_name("short"), seconds=0.0
+        eager=eager, progress=stage, folder=out.with_name("short"), seconds=0.0
     )
     context.folder.mkdir()
     (context.folder / "rejected").symlink_to(out / "rejected")

@@ -30,7 +30,7 @@ def written(folder: Path, *, node: str = "n", module: str = "m") -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_nodes_name_never_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+def test_a_nodes_name_never_escapes_the_folder(tmp_path: Path, name: str) -> None:
     """A node called `..` had the output folder removed."""
     (tmp_path / "model.onnx").write_text("kept")
     place = written(tmp_path, node=name)
@@ -47,7 +47,7 @@ def test_a_modules_name_is_text_in_the_script(tmp_path: Path, module: str) -> No
     assert all(isinstance(node, kinds) for node in tree.body)
 
 
-def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "debug").symlink_to(tmp_path / "elsewhere")
