@@ -125,7 +125,7 @@ def check_output_path(path: Path) -> None:
 
 @contextmanager
 def _lock_folder(path: Path) -> Iterator[None]:
-    """Hold the folder for one run; the lock ends with the process, however that ends."""
+    """Lock the folder for one run; the lock ends with the process."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path / FOLDER_LOCK, timeout=0)
@@ -141,7 +141,7 @@ def _lock_folder(path: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):  # a disk that may only be read by now
-            if os.name == "posix":  # while it is held: whoever comes after makes a file anew
+            if os.name == "posix":  # while it is held: the next run creates a new file
                 (path / FOLDER_LOCK).unlink(missing_ok=True)
         lock.release()
 
@@ -185,7 +185,7 @@ def settle_commit(path: Path) -> None:
     """Finish the commit that a killed run left in a folder, unless a run is in it now.
 
     Raises:
-        UsageError: the folder cannot be written, or what is there is no commit of ours.
+        UsageError: the folder cannot be written, or has a commit that is not modelc's.
     """
     if (path / COMMIT_FOLDER).is_dir():
         _check_links(path)

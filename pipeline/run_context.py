@@ -197,10 +197,10 @@ def _describe_other_model(known: Checkpoint, now: Checkpoint) -> str:
 
 def _checkpoint_options(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Return the options that define the model: factory, arguments, weights, method, outputs."""
-    said = sorted(checkpoint.factory_args.items())
+    arguments = sorted(checkpoint.factory_args.items())
     return (
         f"--model {checkpoint.factory}" if checkpoint.factory else "no --model",
-        " ".join(f"--model-arg {key}={value}" for key, value in said) or "no --model-arg",
+        " ".join(f"--model-arg {key}={value}" for key, value in arguments) or "no --model-arg",
         f"--weights-key {checkpoint.weights_key}" if checkpoint.weights_key else "no --weights-key",
         f"--method {checkpoint.method}" if checkpoint.method else "no --method",
         " ".join(f"--drop-output {name}" for name in sorted(checkpoint.drop_outputs))
