@@ -60,7 +60,7 @@ def open_folder(path: Path) -> Iterator[OutputFolder]:
                     if not work.is_dir() and not (
                         isinstance(error, OSError) and is_user_error(error)
                     ):
-                        raise _removed_folder_error(path) from error
+                        raise _folder_error(path) from error
                     raise
                 finally:
                     with defer_signals():
@@ -71,7 +71,7 @@ def open_folder(path: Path) -> Iterator[OutputFolder]:
                 _remove_empty(path)
 
 
-def _removed_folder_error(path: Path) -> UsageError:
+def _folder_error(path: Path) -> UsageError:
     return UsageError(
         f"the output folder {path} was removed during the run",
         hint="run it again, and keep the folder",
@@ -94,7 +94,7 @@ def translate_write_errors(path: Path) -> Iterator[None]:
             ) from error
         if path.is_dir():
             raise
-        raise _removed_folder_error(path) from error
+        raise _folder_error(path) from error
 
 
 def check_output_path(path: Path) -> None:

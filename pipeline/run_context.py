@@ -144,9 +144,6 @@ class StepResult:
     lasting: bool = False
 
 
-_OTHER_FOLDER_HINT = "give another -o, or --overwrite to move them to replaced/"
-
-
 def read_known_record(
     order: Order, folder: OutputFolder, checkpoint: Checkpoint
 ) -> Manifest | None:
@@ -161,9 +158,13 @@ def read_known_record(
     may = order.overwrite or order.discards or (known is not None and not _has_results(known))
     if known is None or may or _same_model(known.checkpoint, checkpoint):
         return known
-    raise UsageError(
-        f"{order.out} holds artifacts {_describe_other_model(known.checkpoint, checkpoint)}",
-        hint=_OTHER_FOLDER_HINT,
+    raise _occupancy_error(order, _describe_other_model(known.checkpoint, checkpoint))
+
+
+def _occupancy_error(order: Order, difference: str) -> UsageError:
+    return UsageError(
+        f"{order.out} holds artifacts {difference}",
+        hint="give another -o, or --overwrite to move them to replaced/",
         code=ErrorCode.FOLDER_OCCUPIED,
         option="overwrite",
     )
@@ -262,12 +263,7 @@ def continue_manifest(
             localisations=known.localisations,
         )
     if not order.discards and not order.overwrite:
-        raise UsageError(
-            f"{order.out} holds artifacts {difference}",
-            hint=_OTHER_FOLDER_HINT,
-            code=ErrorCode.FOLDER_OCCUPIED,
-            option="overwrite",
-        )
+        raise _occupancy_error(order, difference)
     own = [one for one in known.files if is_as_recorded(folder.path / one.name, one)]
     own = own if order.discards else []
     for file in own:
