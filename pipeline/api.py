@@ -140,9 +140,9 @@ def localise(  # noqa: PLR0913 - the options of `modelc debug`, all but one opti
 
     Args:
         path: a model file, also one in `rejected/`.
-        against: the eager side; None takes the manifest that knows the file.
+        against: the eager side; None takes the manifest that records the file.
         moved: where a recorded checkpoint and samples are now.
-        precision: what the file computes in; None is as recorded, else as the file says.
+        precision: what the file computes in; None is as recorded, else as in the file.
         feed: the feed to look at; None is the artifact's worst.
         memory: bytes of activations to hold at once.
         out: where the reproducer goes; None is the manifest's folder, if there is one.

@@ -17,7 +17,7 @@ def inspect_checkpoint(path: str | Path) -> CheckpointContents:
     """What a checkpoint of weights holds: its sets of weights, their sizes and distances.
 
     Raises:
-        UsageError: the file is no checkpoint of weights.
+        UsageError: the file is not a weights file.
         CheckpointError: it cannot be read, or is a pickle of objects.
     """
     place = Path(path)
@@ -34,14 +34,14 @@ def inspect_checkpoint(path: str | Path) -> CheckpointContents:
 
 
 def inspect(path: str | Path, *, trust: bool = False) -> InspectedFile:
-    """What a converted model says of itself, and what the manifest beside it says.
+    """What a converted model contains, and what the manifest beside it records.
 
     Args:
         path: a model file.
         trust: open one that is a program, though no manifest beside it records it.
 
     Raises:
-        ModelcError: the file is no artifact, or cannot be read.
+        ModelcError: the file is not an artifact, or cannot be read.
     """
     place = Path(path)
     _refuse_folder(place)
@@ -64,7 +64,7 @@ def inspect(path: str | Path, *, trust: bool = False) -> InspectedFile:
 
 
 def _inspect_model(place: Path, target: Target) -> Inspection:
-    """What the model says of itself; nothing is logged, so no hint may name a log."""
+    """Inspect the model; as nothing is logged, a hint must not name a log."""
     try:
         return target.inspect(place)
     except ModelcError as error:
@@ -75,7 +75,7 @@ def _inspect_model(place: Path, target: Target) -> Inspection:
 
 
 def _refuse_folder(place: Path) -> None:
-    """A folder of artifacts is none itself; the hint is one that is there."""
+    """Raise a UsageError for an output folder; its hint names an artifact in it."""
     manifest = read_manifest(place) if place.is_dir() else None
     for artifact in () if manifest is None else manifest.artifacts:
         file = place / artifact.files[0].name
@@ -89,7 +89,7 @@ def _refuse_folder(place: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedFile:
-    """What `inspect` found: the artifact's own words, its bytes, and its manifest's words."""
+    """What `inspect` found: the file's content, its bytes, and its lineage from the manifest."""
 
     inspection: Inspection
     size: int

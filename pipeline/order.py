@@ -41,8 +41,8 @@ class Wanted:
     @classmethod
     def parse(cls, text: str, precision: Precision = Precision.FP32) -> Wanted:
         """Read `NAME` or `NAME:PRECISION`, as `openvino:fp16`; `precision` is the default."""
-        name, colon, said = text.partition(":")
-        return cls(target=name, precision=parse_precision(said) if colon else precision)
+        name, colon, given = text.partition(":")
+        return cls(target=name, precision=parse_precision(given) if colon else precision)
 
     @property
     def name(self) -> str:

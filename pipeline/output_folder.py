@@ -60,7 +60,7 @@ def open_folder(path: Path) -> Iterator[OutputFolder]:
                     if not work.is_dir() and not (
                         isinstance(error, OSError) and is_user_error(error)
                     ):
-                        raise _removed_folder_error(path) from error
+                        raise _folder_error(path) from error
                     raise
                 finally:
                     with defer_signals():
@@ -71,7 +71,7 @@ def open_folder(path: Path) -> Iterator[OutputFolder]:
                 _remove_empty(path)
 
 
-def _removed_folder_error(path: Path) -> UsageError:
+def _folder_error(path: Path) -> UsageError:
     return UsageError(
         f"the output folder {path} was removed during the run",
         hint="run it again, and keep the folder",
@@ -94,7 +94,7 @@ def translate_write_errors(path: Path) -> Iterator[None]:
             ) from error
         if path.is_dir():
             raise
-        raise _removed_folder_error(path) from error
+        raise _folder_error(path) from error
 
 
 def check_output_path(path: Path) -> None:
@@ -125,7 +125,7 @@ def check_output_path(path: Path) -> None:
 
 @contextmanager
 def _lock_folder(path: Path) -> Iterator[None]:
-    """Hold the folder for one run; the lock ends with the process, however that ends."""
+    """Lock the folder for one run; the lock ends with the process."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path / FOLDER_LOCK, timeout=0)
@@ -141,7 +141,7 @@ def _lock_folder(path: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):  # a disk that may only be read by now
-            if os.name == "posix":  # while it is held: whoever comes after makes a file anew
+            if os.name == "posix":  # while it is held: the next run creates a new file
                 (path / FOLDER_LOCK).unlink(missing_ok=True)
         lock.release()
 
@@ -185,7 +185,7 @@ def settle_commit(path: Path) -> None:
     """Finish the commit that a killed run left in a folder, unless a run is in it now.
 
     Raises:
-        UsageError: the folder cannot be written, or what is there is no commit of ours.
+        UsageError: the folder cannot be written, or has a commit that is not modelc's.
     """
     if (path / COMMIT_FOLDER).is_dir():
         _check_links(path)

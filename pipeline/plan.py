@@ -204,7 +204,12 @@ class _Planner:
         if self.order.lowering.calibration is None:
             raise UsageError(
                 f"{wanted.name} requires calibration data",
-                hint=Hint("give real samples with ", Option("calib", "DIR")),
+                hint=Hint(
+                    "give real samples: ",
+                    Option("calib", "DIR"),
+                    ", or ",
+                    Option("calib", "random"),
+                ),
                 option="calib",
                 code=ErrorCode.NO_SAMPLES,
             )

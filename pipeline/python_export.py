@@ -154,7 +154,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
 def _split_inputs(
     inputs: str | Sequence[str] | Example, samples: PathLike | Example | None
 ) -> tuple[tuple[str, ...], Example | None]:
-    """The specs in text, and the example inputs that are no text or path.
+    """The `--input` texts, and the example inputs.
 
     Raises:
         UsageError: there are two sets of example inputs.

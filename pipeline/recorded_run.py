@@ -81,7 +81,7 @@ def _find_record(folder: Path, name: str, *, rejected: bool) -> tuple[Manifest, 
 
 
 def has_unknown_trace(artifact: Artifact, manifest: Manifest) -> bool:
-    """Whether it is a trace, or made from one, and nothing says what that froze."""
+    """Whether it is a trace, or made from one, whose frozen branches are unknown."""
     seen: set[str] = set()
     one: Artifact | None = artifact
     while one is not None and one.frozen is None and one.name not in seen:

@@ -50,7 +50,7 @@ def write_document(text: str, path: Path, kind: DocumentKind | None = None) -> P
     """Write a document atomically.
 
     Raises:
-        UsageError: `path` is a file that is no document of this kind, or cannot be written.
+        UsageError: `path` is a file of another kind, or cannot be written.
     """
     check_own(path, kind)
     try:

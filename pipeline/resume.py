@@ -63,7 +63,7 @@ def resume_manifest(manifest: Manifest, known: Manifest | None, resume: ResumeSt
 def list_remaining_steps(
     plan: Sequence[Step], manifest: Manifest, resume: ResumeState
 ) -> tuple[Step, ...]:
-    """Return the steps to execute, those included whose kept result is not on record any more."""
+    """Return the steps to execute, also those whose kept result is no longer in the manifest."""
     failed = {failure.step for failure in resume.failures}
     done = _list_kept_names(manifest, resume) | failed
     return tuple(step for step in plan if step.name not in done)

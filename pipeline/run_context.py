@@ -144,9 +144,6 @@ class StepResult:
     lasting: bool = False
 
 
-_OTHER_FOLDER_HINT = "give another -o, or --overwrite to move them to replaced/"
-
-
 def read_known_record(
     order: Order, folder: OutputFolder, checkpoint: Checkpoint
 ) -> Manifest | None:
@@ -161,9 +158,13 @@ def read_known_record(
     may = order.overwrite or order.discards or (known is not None and not _has_results(known))
     if known is None or may or _same_model(known.checkpoint, checkpoint):
         return known
-    raise UsageError(
-        f"{order.out} holds artifacts {_describe_other_model(known.checkpoint, checkpoint)}",
-        hint=_OTHER_FOLDER_HINT,
+    raise _occupancy_error(order, _describe_other_model(known.checkpoint, checkpoint))
+
+
+def _occupancy_error(order: Order, difference: str) -> UsageError:
+    return UsageError(
+        f"{order.out} holds artifacts {difference}",
+        hint="give another -o, or --overwrite to move them to replaced/",
         code=ErrorCode.FOLDER_OCCUPIED,
         option="overwrite",
     )
@@ -197,10 +198,10 @@ def _describe_other_model(known: Checkpoint, now: Checkpoint) -> str:
 
 def _checkpoint_options(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Return the options that define the model: factory, arguments, weights, method, outputs."""
-    said = sorted(checkpoint.factory_args.items())
+    arguments = sorted(checkpoint.factory_args.items())
     return (
         f"--model {checkpoint.factory}" if checkpoint.factory else "no --model",
-        " ".join(f"--model-arg {key}={value}" for key, value in said) or "no --model-arg",
+        " ".join(f"--model-arg {key}={value}" for key, value in arguments) or "no --model-arg",
         f"--weights-key {checkpoint.weights_key}" if checkpoint.weights_key else "no --weights-key",
         f"--method {checkpoint.method}" if checkpoint.method else "no --method",
         " ".join(f"--drop-output {name}" for name in sorted(checkpoint.drop_outputs))
@@ -262,12 +263,7 @@ def continue_manifest(
             localisations=known.localisations,
         )
     if not order.discards and not order.overwrite:
-        raise UsageError(
-            f"{order.out} holds artifacts {difference}",
-            hint=_OTHER_FOLDER_HINT,
-            code=ErrorCode.FOLDER_OCCUPIED,
-            option="overwrite",
-        )
+        raise _occupancy_error(order, difference)
     own = [one for one in known.files if is_as_recorded(folder.path / one.name, one)]
     own = own if order.discards else []
     for file in own:

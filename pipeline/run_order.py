@@ -254,7 +254,7 @@ def _find_parent(step: Step, manifest: Manifest, context: RunContext) -> Parent 
 
 
 def _with_capture(parent: Parent, artifact: Artifact, manifest: Manifest) -> Parent:
-    """Return the parent with what its record says of its capture and domain."""
+    """Return the parent with the recorded capture and domain of the artifact."""
     return replace(
         parent,
         frozen=artifact.frozen,

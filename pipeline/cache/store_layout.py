@@ -38,13 +38,13 @@ class StoreLayout:
     def place(self, key: str) -> Path:
         """Return the folder of a key's entries."""
         if not is_digest(key):
-            raise ValueError(f"{key!r} is no key")
+            raise ValueError(f"{key!r} is not a key")
         return self.folder / _ENTRIES / key
 
     def blob(self, digest: str) -> Path:
         """Return the path of the file with that digest."""
         if not is_digest(digest):
-            raise ValueError(f"{digest!r} is no digest")
+            raise ValueError(f"{digest!r} is not a digest")
         return self.folder / _BLOBS / digest[:2] / digest
 
     def entries(self) -> list[tuple[Path, float]]:
@@ -258,7 +258,7 @@ def decode_entry(raw: bytes, key: str, name: str) -> CacheEntry:
     if entry.manifest is not None and not _is_consistent(entry, entry.manifest):
         raise CorruptEntryError("inconsistent")
     if not all(is_digest(file.sha256) and file.size >= 0 for file in entry.files):
-        raise CorruptEntryError("unreadable (a digest is none)")
+        raise CorruptEntryError("unreadable (invalid digest)")
     return entry
 
 

@@ -195,7 +195,7 @@ def _read_run_manifest(out: Path, initial: Manifest) -> Manifest:
 
 
 def _step_records(step: str, manifest: Manifest) -> tuple[object, ...]:
-    """Return all that the manifest says of how a step ended."""
+    """Return the records of a step's result."""
     names = (step, f"{REJECTED_FOLDER}/{step}")
     return (
         [one for one in manifest.artifacts if one.name in names],

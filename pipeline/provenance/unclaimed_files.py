@@ -31,7 +31,7 @@ _MODEL_SUFFIXES = (
     *_FOREIGN_SUFFIXES,
 )
 _MAX_FILES_SHOWN = 3  # names of other files to show
-_BEGINNING = 1024  # bytes of a file to inspect
+_HEAD_SIZE = 1024  # bytes of a file to inspect
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b")  # absent in text and coloured logs
 _ARRAYS = {".npz": b"PK", ".npy": b"\x93NUMPY"}
 _ONNX, _IR = b"\x08", b"<net "  # the key of `ir_version` and the root of an IR
@@ -195,27 +195,27 @@ def _is_manifest_name(path: Path) -> bool:
 
 def _is_document(path: Path) -> bool:
     """Whether a file starts as text other than an OpenVINO IR, or as the arrays of its suffix."""
-    start = _beginning(path)
+    start = _read_head(path)
     arrays = next((mark for end, mark in _ARRAYS.items() if path.name.endswith(end)), None)
     if arrays is not None:
         return start.startswith(arrays)
     return _CONTROLS.isdisjoint(start) and _IR not in start
 
 
-def _beginning(path: Path) -> bytes:
+def _read_head(path: Path) -> bytes:
     """Return the first bytes of a regular file; empty if it cannot be read."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return b""
         with path.open("rb") as stream:
-            return stream.read(_BEGINNING)
+            return stream.read(_HEAD_SIZE)
     except OSError:
         return b""
 
 
 def _is_disguised(path: Path) -> bool:
     """Whether a file starts like a model, whatever its name."""
-    start = _beginning(path)
+    start = _read_head(path)
     if path.name.endswith(_SIGNED) and len(start) <= _SIGNATURE:
         return False
     if start[:1] == _ONNX and start[1:2] and start[1] <= _LATEST:

@@ -99,7 +99,7 @@ def test_a_nearly_complete_commit_is_finished(digits_copy: Path, manifest: Manif
     assert (digits_copy / "x").read_bytes() == b"x"
 
 
-@pytest.mark.parametrize("name", ["../out.txt", "/etc/x", ""])
+@pytest.mark.parametrize("name", ["../out.txt", "/etc/x", "", "a\0b"])
 @pytest.mark.parametrize("where", ["source", "name", "removal"])
 def test_a_commit_that_leads_out_of_its_folder_is_an_error(
     digits_copy: Path, manifest: Manifest, name: str, where: str

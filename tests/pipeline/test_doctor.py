@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -259,23 +258,26 @@ def test_without_a_broken_torchvision_a_package_gets_its_own_fix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("library", "code", "works", "told"),
     [
-        ("raise RuntimeError('operator torchvision::nms does not exist')",
-         "RuntimeError: operator torchvision::nms does not exist"),
-        ("try:\n    import no_such_one\nexcept ImportError as e:\n    raise ValueError('x') from e",
-         "ModuleNotFoundError: No module named 'no_such_one'"),
-        ("import sys; sys.exit('no')", "SystemExit: no"),
+        ("torchvision", "raise RuntimeError('nms')", False, "RuntimeError: nms"),
+        ("torchvision",
+         "try:\n    import no_such_one\nexcept ImportError as e:\n    raise ValueError('x') from e",
+         False, "ModuleNotFoundError: No module named 'no_such_one'"),
+        ("torchvision", "import sys; sys.exit('no')", False, "SystemExit: no"),
+        ("tensorrt", "print('chatter')\nraise ImportError('nvonnx.so: none')",
+         False, "nvonnx.so: none"),
+        ("tensorrt", "__version__ = '11.4.0.106'", True, "11.4.0.106"),
     ],
 )  # fmt: skip
-def test_the_innermost_cause_of_a_failed_import_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str
+def test_the_version_of_a_library_or_the_innermost_cause_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, code: str, works: bool, told: str
 ) -> None:
-    (tmp_path / "torchvision").mkdir()
-    (tmp_path / "torchvision" / "__init__.py").write_text(code)
+    (tmp_path / library).mkdir()
+    (tmp_path / library / "__init__.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    (said,) = probe_libraries(["torchvision"])["torchvision"].said
-    assert (said.works, said.told) == (False, told)
+    (answer,) = probe_libraries([library])[library].said
+    assert (answer.works, answer.told) == (works, told)
 
 
 def test_the_other_project_called_modelc_is_a_clash() -> None:
@@ -395,57 +397,26 @@ def hang(name, parent):
 """
 
 
-@pytest.fixture
-def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module with probes that go wrong."""
+@pytest.mark.parametrize(
+    ("probe", "said", "failure"),
+    [
+        ("crash", (ProbeResult(name="A", works=True, told=""),), "SIGABRT"),
+        ("lack", (), "no_such_library"),
+        ("leave", (), "3"),
+        ("hang", (), "0.5 s"),
+    ],
+)
+def test_a_probe_that_fails_keeps_earlier_answers_and_names_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: str,
+    said: tuple[ProbeResult, ...], failure: str,
+) -> None:  # fmt: skip
     (tmp_path / "faulty_probes.py").write_text(FAULTY)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "faulty_probes", raising=False)
-    return importlib.import_module("faulty_probes")
-
-
-def test_answers_before_a_crash_are_kept_and_the_signal_is_named(faulty: ModuleType) -> None:
-    found = probe_libraries(["any"], probe=faulty.crash)["any"]
-    assert found == LibraryReport(
-        said=(ProbeResult(name="A", works=True, told=""),), failure="it crashed (SIGABRT)"
-    )
-
-
-def test_an_error_of_the_library_is_the_failure(faulty: ModuleType) -> None:
-    found = probe_libraries(["any"], probe=faulty.lack)["any"]
-    assert found.failure.startswith("ModuleNotFoundError")
-    assert "no_such_library" in found.failure
-
-
-def test_a_library_that_ends_the_process_is_a_failure(faulty: ModuleType) -> None:
-    assert "3" in probe_libraries(["any"], probe=faulty.leave)["any"].failure
-
-
-def test_a_library_that_hangs_is_ended(faulty: ModuleType) -> None:
+    faulty = importlib.import_module("faulty_probes")
     start = time.perf_counter()
-    found = probe_libraries(["any"], probe=faulty.hang, timeout=0.5)["any"]
-    assert found.failure.endswith(" 0.5 s")
-    assert time.perf_counter() - start < 10
-
-
-def with_fake(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a package called tensorrt of this source first on the path."""
-    (folder / "tensorrt").mkdir()
-    (folder / "tensorrt" / "__init__.py").write_text(source)
-    monkeypatch.syspath_prepend(folder)
-
-
-def test_a_missing_shared_library_of_tensorrt_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = "print('chatter')\nraise ImportError('libnvonnxparser.so.11: gone')"
-    with_fake(tmp_path, source, monkeypatch)
-    (said,) = probe_libraries(["tensorrt"])["tensorrt"].said
-    assert said == ProbeResult(name="tensorrt", works=False, told="libnvonnxparser.so.11: gone")
-
-
-def test_the_version_of_a_tensorrt_that_loads_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_fake(tmp_path, "__version__ = '11.4.0.106'", monkeypatch)
-    assert probe_libraries(["tensorrt"])["tensorrt"].said[0].told == "11.4.0.106"
+    timeout = {"timeout": 0.5} if probe == "hang" else {}
+    found = probe_libraries(["any"], probe=getattr(faulty, probe), **timeout)["any"]
+    assert time.perf_counter() - start < 50  # not as long as it hangs
+    assert found.said == said
+    assert failure in found.failure

@@ -86,13 +86,6 @@ def test_a_planted_commit_changes_nothing_behind_a_link(
     assert (elsewhere / "mine").read_text() == "precious"
 
 
-def test_a_commit_with_an_invalid_name_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / COMMIT_FOLDER).mkdir()
-    (tmp_path / COMMIT_FOLDER / "commit.json").write_text('{"removals": ["a\\u0000b"]}')
-    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_MANIFEST)):
-        finish_commit(tmp_path)
-
-
 def test_the_name_of_a_draft_is_random(tmp_path: Path) -> None:
     names = set()
     for _ in range(3):

@@ -84,10 +84,15 @@ def prepared(order: Orders, fake: Callable[..., Target]) -> Manifest:
     return run(order("engine", settings={"workspace": "1G"}), targets=table(fake, ready=False))
 
 
-def read(folder: Path) -> Manifest:
-    found = read_manifest(folder)
-    assert found is not None
-    return found
+@pytest.fixture
+def finish(fake: Callable[..., Target], tmp_path: Path) -> Callable[..., Manifest]:
+    """`finish(ready=True)`: run the pending steps of the folder on a host with a GPU or without."""
+
+    def on_host(engine_target: Target | None = None, *, ready: bool = True) -> Manifest:
+        targets = (fake(), engine_target) if engine_target else table(fake, ready=ready)
+        return finish_pending(FinishRequest(out=tmp_path / "out"), targets=targets)
+
+    return on_host
 
 
 def test_the_parent_is_judged_and_the_engine_pending(prepared: Manifest, tmp_path: Path) -> None:
@@ -98,7 +103,7 @@ def test_the_parent_is_judged_and_the_engine_pending(prepared: Manifest, tmp_pat
     assert pending.settings == {"workspace": "1G"}
     assert prepared.exit_code == 4
     assert not prepared.passed
-    assert read(tmp_path / "out") == prepared
+    assert read_manifest(tmp_path / "out") == prepared
     assert not list((tmp_path / "out").glob("*.engine"))
 
 
@@ -121,33 +126,33 @@ def test_a_blocked_step_is_a_failure_and_not_pending(
 
 
 def test_another_host_builds_what_is_missing(
-    prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
+    prepared: Manifest, tmp_path: Path, finish: Callable[..., Manifest]
 ) -> None:
     settings: list[object] = []
     ready = engine(ready=True, on_convert=lambda job: settings.append(job.settings))
-    found = finish_pending(FinishRequest(out=tmp_path / "out"), targets=(fake(), ready))
+    found = finish(ready)
     assert [artifact.name for artifact in found.artifacts] == ["fake", "engine"]
     assert found.artifacts[0] == prepared.artifacts[0]
     assert found.artifacts[1].parent == prepared.artifacts[0].digest
     assert settings == [{"workspace": "1G"}]
     assert not found.pending
     assert found.exit_code == 0
-    assert read(tmp_path / "out") == found
+    assert read_manifest(tmp_path / "out") == found
 
 
 def test_finishing_on_a_host_like_the_first_leaves_it_pending(
-    prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
+    prepared: Manifest, finish: Callable[..., Manifest]
 ) -> None:
-    found = finish_pending(FinishRequest(out=tmp_path / "out"), targets=table(fake, ready=False))
+    found = finish(ready=False)
     assert found.pending == prepared.pending
     assert found.exit_code == 4
 
 
 def test_a_changed_parent_is_a_failure(
-    prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
+    prepared: Manifest, tmp_path: Path, finish: Callable[..., Manifest]
 ) -> None:
     (tmp_path / "out" / prepared.artifacts[0].files[0].name).write_text("another model")
-    found = finish_pending(FinishRequest(out=tmp_path / "out"), targets=table(fake, ready=True))
+    found = finish()
     assert [artifact.name for artifact in found.artifacts] == ["fake"]
     assert "model.fake changed" in found.failures[0].message
     assert found.exit_code == 1
@@ -162,10 +167,10 @@ def test_a_repeated_run_has_one_pending_step(
 
 
 def test_an_engine_that_cannot_run_here_keeps_its_verdict(
-    prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
+    prepared: Manifest, fake: Callable[..., Target], tmp_path: Path, finish: Callable[..., Manifest]
 ) -> None:
     assert prepared.pending
-    finish_pending(FinishRequest(out=tmp_path / "out"), targets=table(fake, ready=True))
+    finish()
     found = validate_folder(tmp_path / "out", targets=table(fake, ready=False))
     assert found.verdict_of("engine") is not None
     assert [failure.step for failure in found.failures] == ["engine"]
@@ -175,13 +180,13 @@ def test_an_engine_that_cannot_run_here_keeps_its_verdict(
 
 @pytest.mark.usefixtures("prepared")
 def test_a_finished_folder_is_checked_by_its_digests(
-    fake: Callable[..., Target], tmp_path: Path
+    tmp_path: Path, finish: Callable[..., Manifest]
 ) -> None:
     for _ in range(2):
-        done = finish_pending(FinishRequest(out=tmp_path / "out"), targets=table(fake, ready=True))
+        done = finish()
         assert done.exit_code == 0
     (tmp_path / "out" / "model.engine").write_text("another")
-    found = finish_pending(FinishRequest(out=tmp_path / "out"), targets=table(fake, ready=True))
+    found = finish()
     assert found.exit_code == 1
     assert [failure.step for failure in found.failures] == ["engine"]
 
@@ -215,16 +220,15 @@ def test_a_parent_that_is_built_again_removes_its_pending_step(
 
 
 def test_a_failed_build_can_be_tried_again(
-    prepared: Manifest, fake: Callable[..., Target], tmp_path: Path
+    prepared: Manifest, finish: Callable[..., Manifest]
 ) -> None:
     def breaks(_job: Job) -> None:
         raise ConversionError("no memory", hint="free some")
 
-    asked = FinishRequest(out=tmp_path / "out")
-    broken = finish_pending(asked, targets=(fake(), engine(ready=True, on_convert=breaks)))
+    broken = finish(engine(ready=True, on_convert=breaks))
     assert [failure.message for failure in broken.failures] == ["no memory"]
     assert broken.pending == prepared.pending
     assert broken.exit_code == 5
-    done = finish_pending(asked, targets=table(fake, ready=True))
+    done = finish()
     assert [artifact.name for artifact in done.artifacts] == ["fake", "engine"]
     assert (done.failures, done.pending, done.exit_code) == ((), (), 0)

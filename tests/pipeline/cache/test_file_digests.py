@@ -113,27 +113,27 @@ def test_two_processes_write_one_database(tmp_path: Path) -> None:
     database.close()
 
 
-def test_a_tree_has_another_digest_for_another_name_or_byte_or_file(tmp_path: Path) -> None:
+def test_the_digest_of_a_tree_depends_on_names_and_bytes_except_of_excluded_files(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "calib"
     (folder / "cats").mkdir(parents=True)
+    (folder / "out").mkdir()
+
+    def digest() -> str:
+        return FileDigests(None).of_tree(folder, less=(folder / "out",))
+
     (folder / "cats" / "1.png").write_bytes(b"1")
-    seen = [FileDigests(None).of_tree(folder)]
-    (folder / "cats" / "1.png").rename(folder / "cats" / "2.png")
-    seen.append(FileDigests(None).of_tree(folder))
-    (folder / "cats" / "2.png").write_bytes(b"2")
-    seen.append(FileDigests(None).of_tree(folder))
-    (folder / "3.png").write_bytes(b"1")
-    seen.append(FileDigests(None).of_tree(folder))
-    assert len(set(seen)) == 4
-
-
-def test_an_excluded_folder_does_not_change_the_digest_of_a_tree(tmp_path: Path) -> None:
-    folder = tmp_path / "calib"
-    (folder / "out").mkdir(parents=True)
-    (folder / "1.png").write_bytes(b"1")
-    before = FileDigests(None).of_tree(folder, less=(folder / "out",))
+    seen = [digest()]
     (folder / "out" / "manifest.json").write_text("{}")
-    assert FileDigests(None).of_tree(folder, less=(folder / "out",)) == before
+    assert digest() == seen[0]
+    (folder / "cats" / "1.png").rename(folder / "cats" / "2.png")
+    seen.append(digest())
+    (folder / "cats" / "2.png").write_bytes(b"2")
+    seen.append(digest())
+    (folder / "3.png").write_bytes(b"1")
+    seen.append(digest())
+    assert len(set(seen)) == 4
 
 
 def test_a_folder_that_links_to_itself_ends(tmp_path: Path) -> None:

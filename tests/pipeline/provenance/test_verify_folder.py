@@ -177,24 +177,21 @@ def test_an_unclaimed_model_fails(digits_copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "key"), [("artifacts", "parent"), ("checkpoint", "digest"), ("artifacts", "precision")]
+    ("change", "exact"),
+    [
+        (lambda d: d["artifacts"][0].update(parent="0" * 64), False),
+        (lambda d: d["artifacts"][0].update(precision="bf16"), False),
+        (lambda d: d["checkpoint"].update(digest="0" * 64), False),
+        (lambda d: d["signature"]["inputs"][0].update(name="y"), True),
+    ],
 )
 def test_a_manifest_that_contradicts_the_metadata_fails(
-    digits_copy: Path, part: str, key: str
+    digits_copy: Path, change: Callable[[dict[str, Any]], object], *, exact: bool
 ) -> None:
-    def lie(document: dict[str, Any]) -> None:
-        one = document[part]
-        (one[0] if isinstance(one, list) else one)[key] = "bf16" if key == "precision" else "0" * 64
-
-    edit(digits_copy, lie)
+    edit(digits_copy, change)
     reseal(digits_copy)
-    assert "inside" in {what for _, what in failing(digits_copy)}
-
-
-def test_a_manifest_with_another_signature_fails(digits_copy: Path) -> None:
-    edit(digits_copy, lambda d: d["signature"]["inputs"][0].update(name="y"))
-    reseal(digits_copy)
-    assert {what for _, what in failing(digits_copy)} == {"inside", "seal"}
+    found = {what for _, what in failing(digits_copy)}
+    assert found == {"inside", "seal"} if exact else "inside" in found
 
 
 def test_a_changed_checkpoint_fails_and_a_missing_one_is_unchecked(
