@@ -26,7 +26,7 @@ MOST = {
     "patience": 1,
     "proven": 16,
     "reach": 12,
-    "refused": 48,
+    "refused": 37,
     "scene": 2,
     "spoil": 0,
     "strange": 0,
@@ -34,7 +34,7 @@ MOST = {
     "tell": 28,
     "telling": 0,
     "told": 15,
-    "trying": 1,
+    "trying": 0,
     "unsound": 1,
 }
 _NAME_PARTS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")

@@ -6,15 +6,15 @@ from .structure import is_participle, measure
 
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
-    "files": 360,
-    "lines": 83_900,
+    "files": 359,
+    "lines": 82_900,
     "small_files": 9,
-    "test_lines": 62_900,
+    "test_lines": 62_700,
     "participles": 28,
     "repeated_classes": 0,
     "repeated_files": 0,
     "threaded": 55,
-    "prose": 197,
+    "prose": 190,
 }
 
 
