@@ -14,7 +14,6 @@ from .evidence import RefusalEvidence, Symptom
 if TYPE_CHECKING:
     import torch
 
-if TYPE_CHECKING:
     Module: TypeAlias = torch.nn.Module
 else:
     Module: TypeAlias = Any  # a record's fields are read by type at run time, without torch

@@ -216,7 +216,7 @@ def _user_line(frame: FrameType | None) -> str:
         file = frame.f_code.co_filename
         if is_user_file(file):
             return f"{file}:{frame.f_lineno}"
-        if not file.endswith(("torch/__init__.py", "sym_node.py", "symbolic.py")):
+        if not file.endswith(("torch/__init__.py", "sym_node.py")):
             return ""
         frame = frame.f_back
     return ""

@@ -15,30 +15,18 @@ if TYPE_CHECKING:
     from ..core.contract import Array
 
 
-class ValueProbe:
-    """Records whether any computed float32 tensor passed a test."""
-
-    def __init__(self, test: Callable[[Array], bool]) -> None:
-        self._test = test
-        self.found = False
-
-    def see(self, value: object) -> None:
-        """Test a float32 tensor, or those in a tuple or list."""
-        import torch
-
-        for one in flatten_tensors((value,)):
-            if one.dtype is torch.float32 and not self.found:
-                self.found = self._test(one.detach().cpu().contiguous().numpy())
-
-
-def probe_values(watch: ValueProbe) -> TorchDispatchMode:
-    """Return a mode that passes every operator's output to `watch`."""
+def watch_values(test: Callable[[Array], bool], found: list[bool]) -> TorchDispatchMode:
+    """Return a mode that adds True to `found` once a computed float32 tensor passes a test."""
+    import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
     def probe(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         value = func(*args, **kwargs)
         with _disable_current_modes():
-            watch.see(value)
+            for one in flatten_tensors((value,)):
+                is_tested = one.dtype is torch.float32 and not found
+                if is_tested and test(one.detach().cpu().contiguous().numpy()):
+                    found.append(True)
         return value
 
     return intercept_operators(probe)

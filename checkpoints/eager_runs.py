@@ -26,7 +26,7 @@ from .eager_perturbations import (
     perturb_weights,
     sum_sequentially,
 )
-from .eager_probes import DiscreteOrigin, ValueProbe, probe_values, watch_discrete_origins
+from .eager_probes import DiscreteOrigin, watch_discrete_origins, watch_values
 from .run_limits import watch_nonfinite_queries
 from .source_positions import is_user_file
 from .taint import ConversionLog, track_taint
@@ -120,10 +120,10 @@ class EagerVariants(ABC):
 
         If the observed model fails, the tensors until then count.
         """
-        watch = ValueProbe(test)
-        with suppress(CheckpointError), probe_values(watch):
+        found: list[bool] = []
+        with suppress(CheckpointError), watch_values(test, found):
             self._tensors(feed)
-        return watch.found
+        return bool(found)
 
     def run_perturbed(self, feed: Feed, share: float, seed: int) -> Outputs:
         """Run one feed with every float weight and input perturbed by a random `share` of itself.

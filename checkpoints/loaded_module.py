@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from ..core.dims import Dim
 
-if TYPE_CHECKING:
     Module: TypeAlias = torch.nn.Module
 else:
     Module: TypeAlias = Any  # a record's fields are read by type at run time, without torch

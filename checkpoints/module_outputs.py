@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from ..core.call import Binding
 
-if TYPE_CHECKING:
     Tensor: TypeAlias = torch.Tensor
 else:
     Tensor: TypeAlias = Any  # a record's fields may be read at run time, without torch

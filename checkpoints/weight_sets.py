@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, unknown_name_error
 from ..core.torch_file import read_torch_file
+from .sniff import SAFETENSORS, STATE_DICT, sniff_kind
 from .weight_loading import find_renaming
 
 if TYPE_CHECKING:
@@ -282,8 +283,6 @@ def _ambiguous_error(fits: Sequence[WeightSet], path: str) -> CheckpointError:
 
 def weights_kind(path: Path) -> str:
     """Return the kind of a checkpoint of weights only; empty for other files."""
-    from .sniff import SAFETENSORS, STATE_DICT, sniff_kind
-
     try:
         kind = sniff_kind(path)
     except (CheckpointError, OSError):
@@ -297,7 +296,6 @@ def describe_weight_sets(path: Path) -> tuple[WeightSetSummary, ...]:
     Raises:
         CheckpointError: the file cannot be read, or contains pickled objects.
     """
-    from .sniff import SAFETENSORS, sniff_kind
     from .state_dict_checkpoint import read_weight_set
 
     if sniff_kind(path) == SAFETENSORS:

@@ -85,25 +85,21 @@ def test_ids_outside_the_declared_vocabulary_are_warned_of(save_arrays: Save) ->
     assert not problems(Asked("ids:int64[batch,4]{0..39}").look(folder))
 
 
-def test_label_masks_among_photos_are_named(photos: Path) -> None:
-    mask(1).save(photos / "07_label.png")
-    mask(2).save(photos / "21_label.png")
+DEPTH = Image.fromarray(np.arange(40 * 48, dtype=np.uint16).reshape(40, 48) * 30)
+
+
+@pytest.mark.parametrize(
+    ("images", "shown"),
+    [([mask(1), mask(2)], "P image"), ([mask(1).convert("L")], "L image"), ([DEPTH], "I;16")],
+)
+def test_images_unlike_photos_are_named(
+    photos: Path, images: list[Image.Image], shown: str
+) -> None:
+    for number, image in enumerate(images):
+        image.save(photos / f"07_{number}.png")
     finding = needed(Asked(IMAGE).look(photos, preprocess=SMALL), FindingKind.ODD_IMAGE)
-    assert finding.files == ("07_label.png", "21_label.png")
-
-
-def test_gray_label_masks_among_photos_are_named(photos: Path) -> None:
-    mask(1).convert("L").save(photos / "07_label.png")
-    finding = needed(Asked(IMAGE).look(photos, preprocess=SMALL), FindingKind.ODD_IMAGE)
-    assert finding.files == ("07_label.png",)
-
-
-def test_a_sixteen_bit_depth_map_among_photos_is_named(photos: Path) -> None:
-    depth = np.arange(40 * 48, dtype=np.uint16).reshape(40, 48) * 30
-    Image.fromarray(depth).save(photos / "07_depth.png")
-    finding = needed(Asked(IMAGE).look(photos, preprocess=SMALL), FindingKind.ODD_IMAGE)
-    assert finding.files == ("07_depth.png",)
-    assert "I;16" in finding.detail
+    assert finding.files == tuple(f"07_{number}.png" for number in range(len(images)))
+    assert shown in finding.detail
 
 
 def test_a_folder_of_nothing_but_label_masks_is_warned_of(tmp_path: Path) -> None:

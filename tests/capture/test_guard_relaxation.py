@@ -129,25 +129,21 @@ def test_what_only_fills_a_cache_that_is_left_cuts_no_range(job_of: JobOf) -> No
     assert all(right_at(job_of(Filled(), X), (1, 2), (2, 3), (2, 4), (4, 8), (2, 24)))
 
 
-def test_another_outcome_at_few_sizes_is_rejected(job_of: JobOf) -> None:
-    with pytest.raises(ConversionError, match=r"n % 16"):
-        capture_export(job_of(Rarely(), X))
-
-
-@pytest.mark.parametrize("module", [Asking(), Listed()])
-def test_what_an_outcome_asks_for_in_turn_is_rejected(job_of: JobOf, module: nn.Module) -> None:
-    with pytest.raises(ConversionError, match=r"torch\.export"):
-        capture_export(job_of(module, WIDE))
-
-
-def test_what_is_asked_for_behind_a_single_size_is_rejected(job_of: JobOf) -> None:
-    with pytest.raises(ConversionError, match=r"n % 7"):
-        capture_export(job_of(AskingOne(), WIDE))
-
-
-def test_what_eager_rejects_is_the_models_own_condition(job_of: JobOf) -> None:
-    with pytest.raises(ConversionError, match=r"9\.\.24"):
-        capture_export(job_of(Demanding(), X))
+@pytest.mark.parametrize(
+    ("module", "spec", "shown"),
+    [
+        (Rarely(), X, "n % 16"),
+        (Asking(), WIDE, r"torch\.export"),
+        (Listed(), WIDE, r"torch\.export"),
+        (AskingOne(), WIDE, "n % 7"),
+        (Demanding(), X, r"9\.\.24"),  # what eager rejects is the model's own condition
+    ],
+)
+def test_another_outcome_at_some_sizes_is_rejected(
+    job_of: JobOf, module: nn.Module, spec: str, shown: str
+) -> None:
+    with pytest.raises(ConversionError, match=shown):
+        capture_export(job_of(module, spec))
 
 
 @pytest.mark.slow

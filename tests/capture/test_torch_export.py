@@ -187,16 +187,6 @@ class Counted(nn.Module):
         return x + torch.zeros(len(x), 3)
 
 
-def test_the_line_that_fixes_a_dim_is_named(job_of: JobOf) -> None:
-    job = job_of(Counted(), "x:float32[batch=1..4,3]")
-    code = Counted.forward.__code__
-    place = f"{re.escape(code.co_filename)}:{code.co_firstlineno + 1}"
-    with pytest.raises(ConversionError, match=rf"'batch'.* \(at {place}\)$"):
-        capture_export(job)
-    level = logging.getLogger("torch.fx.experimental.symbolic_shapes").level
-    assert level in (logging.NOTSET, logging.WARNING)
-
-
 class Looped(nn.Module):
     """A loop over a tensor, whose length torch asks for in code of its own."""
 
@@ -204,12 +194,15 @@ class Looped(nn.Module):
         return torch.stack([row * 2 for row in x])
 
 
-def test_the_users_line_is_named_where_torchs_own_code_asks(job_of: JobOf) -> None:
-    job = job_of(Looped(), "x:float32[batch=1..4,3]")
-    code = Looped.forward.__code__
+@pytest.mark.parametrize("module", [Counted(), Looped()])
+def test_the_line_that_fixes_a_dim_is_named(job_of: JobOf, module: nn.Module) -> None:
+    job = job_of(module, "x:float32[batch=1..4,3]")
+    code = type(module).forward.__code__
     place = f"{re.escape(code.co_filename)}:{code.co_firstlineno + 1}"
     with pytest.raises(ConversionError, match=rf"'batch'.* \(at {place}\)$"):
         capture_export(job)
+    level = logging.getLogger("torch.fx.experimental.symbolic_shapes").level
+    assert level in (logging.NOTSET, logging.WARNING)
 
 
 def test_what_started_the_export_is_not_named() -> None:

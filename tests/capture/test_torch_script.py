@@ -101,9 +101,9 @@ def test_what_will_not_script_stays_frozen_beside_what_will(job_of: JobOf) -> No
 
 
 def test_where_none_will_script_each_is_reported_with_its_reason(job_of: JobOf) -> None:
-    with pytest.raises(RefusedError, match=r"parts\.0: torch\.jit\.script refused") as caught:
+    with pytest.raises(RefusedError, match=r"parts\.0: torch\.jit\.script") as caught:
         capture_hybrid(mixed_of(job_of, Holder(Fork())))
-    assert "Holder: torch.jit.script refused" in caught.value.message
+    assert "Holder: torch.jit.script" in caught.value.message
     assert not is_redundant(caught.value)
 
 

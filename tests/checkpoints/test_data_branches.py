@@ -231,28 +231,20 @@ BRANCHES = [
 
 
 @pytest.mark.parametrize(("forward", "text"), BRANCHES)
-def test_a_branch_on_data_has_its_line_and_the_feed_of_each_arm(
+def test_a_branch_on_data_has_its_line_and_the_feed_of_each_outcome(
     forward: Callable[..., Any], text: str
 ) -> None:
-    (record,) = [r for r in records(forward, UP, DOWN) if r.line == line_in(forward, text)]
+    line = line_in(forward, text)
+    (record,) = [r for r in records(forward, UP, DOWN) if r.line == line]
     assert Path(record.file).name == Path(__file__).name
     assert record.data
     assert record.kind == "if"
     assert record.arms == {"true": "feed-1", "false": "feed-2"}
     assert not record.gap_text
-
-
-@pytest.mark.parametrize(("forward", "text"), BRANCHES)
-def test_an_outcome_that_no_feed_took_is_reported(forward: Callable[..., Any], text: str) -> None:
-    (record,) = [r for r in records(forward, UP) if r.line == line_in(forward, text)]
-    assert record.untaken == ("false",)
-    assert record.gap_text
-    assert record.label.startswith(f"{record.file}:{record.line}: if ")
-
-
-def test_the_condition_is_reported_as_it_is_written() -> None:
-    (record,) = records(statement)
-    assert record.condition == "x.mean() > 0"
+    (alone,) = [r for r in records(forward, UP) if r.line == line]
+    assert alone.untaken == ("false",)
+    assert alone.gap_text
+    assert alone.label.startswith(f"{alone.file}:{line}: if ")
 
 
 def by_size(_: Any, x: Tensor) -> Tensor:

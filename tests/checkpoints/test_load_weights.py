@@ -17,6 +17,8 @@ from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.checkpoints.state_dict_checkpoint import read_portions
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 
+from ..reasons import has_code
+
 Write = Callable[[str], str]
 LINEAR = {"in_features": "3", "out_features": "2"}
 
@@ -94,20 +96,16 @@ def saved(tmp_path: Path, value: object, name: str = "a.pt") -> Path:
     return tmp_path / name
 
 
-def test_a_state_dict_fills_the_module(tmp_path: Path) -> None:
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_state_dict_fills_the_module(tmp_path: Path, *, zipped: bool) -> None:
     linear = nn.Linear(3, 2)
-    loaded = opened(saved(tmp_path, linear.state_dict()))
+    torch.save(linear.state_dict(), tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
+    loaded = opened(tmp_path / "a.pt")
     assert torch.equal(tensor(loaded, "weight"), linear.weight)
     assert not loaded.module.training
     assert not any(p.requires_grad for p in loaded.module.parameters())
     assert loaded.parameters == ("input",)
     assert (loaded.kind, loaded.known, loaded.notes) == ("state_dict", {}, ())
-
-
-def test_a_legacy_state_dict_fills_the_module(tmp_path: Path) -> None:
-    linear = nn.Linear(3, 2)
-    torch.save(linear.state_dict(), tmp_path / "a.pt", _use_new_zipfile_serialization=False)
-    assert torch.equal(tensor(opened(tmp_path / "a.pt"), "weight"), linear.weight)
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model_state_dict", "model"])
@@ -470,26 +468,20 @@ def test_a_tensor_of_another_form_than_the_modules_is_named(
     assert f"weight is {form}" in caught.value.message
 
 
-def test_a_pickled_module_without_values_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError) as caught:
-        opened(saved(tmp_path, nn.Linear(3, 2, device="meta")), None, allow_pickle=True)
-    assert caught.value.code is ErrorCode.MISFIT_WEIGHTS
-    assert "meta" in caught.value.message
-
-
-def test_a_module_that_the_factory_leaves_without_values_is_named(
-    tmp_path: Path, write_module: Write
+@pytest.mark.parametrize("pickled", [True, False])
+def test_a_module_without_values_is_named(
+    tmp_path: Path, write_module: Write, *, pickled: bool
 ) -> None:
     factory = write_module("""
         from torch import nn
         def build():
             return nn.Linear(3, 2, device="meta")
     """)
-    with pytest.raises(CheckpointError) as caught:
-        opened(saved(tmp_path, nn.Linear(3, 2).state_dict()), f"{factory}:build")
-    assert caught.value.code is ErrorCode.MISFIT_WEIGHTS
-    assert "meta" in caught.value.message
-    assert "cpu" in caught.value.hint
+    stored = nn.Linear(3, 2, device="meta") if pickled else nn.Linear(3, 2).state_dict()
+    with pytest.raises(CheckpointError, check=has_code(ErrorCode.MISFIT_WEIGHTS, naming="meta")):
+        opened(
+            saved(tmp_path, stored), None if pickled else f"{factory}:build", allow_pickle=pickled
+        )
 
 
 LAZY = """

@@ -6,6 +6,7 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,8 @@ from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.core.errors import CheckpointError, ErrorCode
 from modelc.core.signature import Dim, ValueRange
+
+from ..reasons import has_code
 
 
 class Net(nn.Module):
@@ -57,6 +60,12 @@ def quietly(make: Callable[[], object]) -> object:
 def scripted(path: Path, module: nn.Module) -> Path:
     quietly(lambda: torch.jit.save(torch.jit.script(module), path))
     return path
+
+
+def program_of(folder: Path, module: nn.Module, args: tuple[Any, ...], shapes: Any) -> LoadedModule:
+    program = torch.export.export(module, args, dynamic_shapes=shapes)
+    torch.export.save(program, folder / "a.pt2")
+    return opened(folder / "a.pt2")
 
 
 def traced(module: nn.Module) -> torch.jit.ScriptModule:
@@ -101,13 +110,15 @@ def test_a_factory_is_not_used_for_an_archive_and_noted(tmp_path: Path) -> None:
     assert "--model a:b" in loaded.notes[0]
 
 
-def test_a_damaged_archive_is_an_error_of_the_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("members", [["a/constants.pkl", "a/code/x.py"], ["a/archive_format"]])
+def test_a_damaged_archive_is_an_error_of_the_checkpoint(
+    tmp_path: Path, members: list[str]
+) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
-        archive.writestr("a/constants.pkl", b"")
-        archive.writestr("a/code/x.py", b"")
-    with pytest.raises(CheckpointError) as caught:
+        for name in members:
+            archive.writestr(name, b"")
+    with pytest.raises(CheckpointError, check=has_code(ErrorCode.CORRUPT_FILE)):
         opened(tmp_path / "a.pt")
-    assert caught.value.code is ErrorCode.CORRUPT_FILE
 
 
 def test_an_archive_without_forward_is_rejected(tmp_path: Path) -> None:
@@ -136,57 +147,35 @@ def test_an_exported_program_may_have_any_suffix(exported: Path) -> None:
 
 
 def test_a_range_without_end_is_unbounded(tmp_path: Path) -> None:
-    program = torch.export.export(
-        Pair(), (torch.ones(16), torch.ones(3)), dynamic_shapes=({0: Axis.DYNAMIC}, None)
-    )
-    torch.export.save(program, tmp_path / "a.pt2")
-    dims = opened(tmp_path / "a.pt2").known["x"].dims
+    given = (torch.ones(16), torch.ones(3))
+    dims = program_of(tmp_path, Pair(), given, ({0: Axis.DYNAMIC}, None)).known["x"].dims
     assert dims == (Dim(name="batch", low=2, opt=16, high=16, bounded=False),)
 
 
 def test_two_sizes_have_two_names(tmp_path: Path) -> None:
-    program = torch.export.export(
-        Pair(),
-        (torch.ones(4, 5), torch.ones(3)),
-        dynamic_shapes=({0: Axis.DYNAMIC, 1: Axis.DYNAMIC}, {0: Axis.DYNAMIC}),
-    )
-    torch.export.save(program, tmp_path / "a.pt2")
-    known = opened(tmp_path / "a.pt2").known
+    shapes = ({0: Axis.DYNAMIC, 1: Axis.DYNAMIC}, {0: Axis.DYNAMIC})
+    known = program_of(tmp_path, Pair(), (torch.ones(4, 5), torch.ones(3)), shapes).known
     assert [dim.name for spec in known.values() for dim in spec.dims] == ["batch", "x_1", "y_0"]
 
 
 def test_a_derived_size_is_fixed_and_noted(tmp_path: Path) -> None:
     axis = Axis("a", min=2, max=9)
-    program = torch.export.export(
-        Pair(), (torch.ones(4), torch.ones(8)), dynamic_shapes=({0: axis}, {0: 2 * axis})
-    )
-    torch.export.save(program, tmp_path / "a.pt2")
-    loaded = opened(tmp_path / "a.pt2")
+    shapes = ({0: axis}, {0: 2 * axis})
+    loaded = program_of(tmp_path, Pair(), (torch.ones(4), torch.ones(8)), shapes)
     assert [str(spec) for spec in loaded.known.values()] == ["x:float32[4]", "y:float32[8]"]
     assert "2*" in loaded.notes[0]
 
 
 def test_nested_inputs_get_dotted_names_and_constants_are_kept(tmp_path: Path) -> None:
     ids = torch.tensor([3, 9])
-    program = torch.export.export(Nested(), ({"ids": ids}, (ids, ids), None))
-    torch.export.save(program, tmp_path / "a.pt2")
-    loaded = opened(tmp_path / "a.pt2")
+    loaded = program_of(tmp_path, Nested(), ({"ids": ids}, (ids, ids), None), None)
     assert list(loaded.known) == ["meta.ids", "pair.0", "pair.1"]
     assert loaded.takes[2].constant == (None,)
 
 
 def test_whole_numbers_stay_in_the_range_of_the_exports_own_sample(tmp_path: Path) -> None:
-    program = torch.export.export(nn.Embedding(10, 2), (torch.tensor([3, 9]),))
-    torch.export.save(program, tmp_path / "a.pt2")
-    assert opened(tmp_path / "a.pt2").known["input"].values == ValueRange(low=0, high=9)
-
-
-def test_a_damaged_program_is_an_error_of_the_checkpoint(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.pt2", "w") as archive:
-        archive.writestr("a/archive_format", b"pt2")
-    with pytest.raises(CheckpointError) as caught:
-        opened(tmp_path / "a.pt2")
-    assert caught.value.code is ErrorCode.CORRUPT_FILE
+    loaded = program_of(tmp_path, nn.Embedding(10, 2), (torch.tensor([3, 9]),), None)
+    assert loaded.known["input"].values == ValueRange(low=0, high=9)
 
 
 def rewritten(path: Path, change: Callable[[str, bytes], bytes]) -> Path:
