@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from ..core.contract import EAGER
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import encode_json
 from ..projects.project_faults import key_hint
@@ -32,7 +34,7 @@ from .console import (
     show_json,
     show_reasons_table,
 )
-from .render import PlanRow, plan_rows
+from .render import plan_cells, plan_rows
 from .render_manifest import (
     artifacts_to_show,
     lines_of_warnings,
@@ -155,7 +157,9 @@ def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, js
     table = new_table("model", "artifact", "from", "method", "file")
     for model in models:
         for number, row in enumerate(plans[model.name]):
-            table.add_row(escape(model.name) if number == 0 else "", *_plan_cells(row, model))
+            source = str(model.order.source.checkpoint)
+            shown = replace(row, made_from=source) if row.made_from == EAGER else row
+            table.add_row(escape(model.name) if number == 0 else "", *plan_cells(shown))
     console.print(table)
     for model in models:
         for text in (*model.left_out, *model.unused):
@@ -163,17 +167,6 @@ def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, js
     steps = count_text(sum(map(len, plans.values())), "artifact")
     summary = f"{steps} of {count_text(len(models), 'model')}"
     print_line(console, f"{summary} · {escape(str(file))} · output folder {escape(str(run.out))}")
-
-
-def _plan_cells(row: PlanRow, model: ModelOrder) -> tuple[str, ...]:
-    needed = "" if row.asked else " [dim](intermediate)[/]"
-    made_from = str(model.order.source.checkpoint) if row.made_from == "eager" else row.made_from
-    return (
-        escape(row.artifact) + needed,
-        escape(made_from),
-        ", ".join(row.captures) or "-",
-        escape(Path(row.file).name) + (" [yellow](pending)[/]" if row.pending else ""),
-    )
 
 
 CHANGE_MARKS = {

@@ -19,7 +19,7 @@ from ..reports.markdown import (
 from ..reports.result_rows import Outcome
 from ..reports.text_format import count_text, figure_text, seconds_text, size_text
 from .project_faults import split_faults
-from .project_records import MeasureChange, Regression
+from .project_records import Regression
 from .run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord, count_results
 
 SUMMARY_MARK = "<!-- modelc run -->"
@@ -162,20 +162,12 @@ def _artifact_cells(one: ArtifactRun, model: ModelRun) -> tuple[str, ...]:
 def change_table(regression: Regression | None, change: Change) -> list[str]:
     """Return a table of the measures that changed in this direction; empty if none did."""
     found = () if regression is None else regression.changed
-    rows = [_change_cells(one) for one in found if one.change is change]
-    head = ("what", "measure", ">base", ">now", "")
-    return markdown_table(head, rows) if rows else []
-
-
-def _change_cells(one: MeasureChange) -> tuple[str, ...]:
-    name = "/".join(filter(None, (one.model, one.artifact)))
-    return (
-        code_span(name),
-        as_prose(one.measure),
-        as_prose(one.before),
-        as_prose(one.after),
-        as_prose(one.why),
+    rows = (
+        (code_span(one.name), *map(as_prose, (one.measure, one.before, one.after, one.why)))
+        for one in found
+        if one.change is change
     )
+    return markdown_table(("what", "measure", ">base", ">now", ""), rows)
 
 
 def _base_lines(regression: Regression | None) -> list[str]:
