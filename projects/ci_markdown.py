@@ -197,7 +197,7 @@ def write_comment(record: RunRecord, *, link: str = "") -> str:
     """
     regression = record.regression
     blocks = [
-        MarkdownBlock("summary", [run_headline(record), ""]),
+        MarkdownBlock("summary", [run_headline(record), "", *_link_lines(link)]),
         MarkdownBlock("reasons", add_title("Reasons", _first_lines(reason_lines(record)))),
         MarkdownBlock(
             "worse", add_title("Worse than the base", change_table(regression, Change.WORSE))
@@ -206,7 +206,6 @@ def write_comment(record: RunRecord, *, link: str = "") -> str:
             "changes", fold_lines("Other changes from the base", _other_changes(regression))
         ),
         MarkdownBlock("artifacts", fold_lines("All artifacts", artifact_table(record.models))),
-        _link_block(link),
     ]
     return fit_blocks(
         COMMENT_MARK, [block for block in blocks if block.lines], _COMMENT_LIMIT, see="summary.md"
@@ -216,17 +215,16 @@ def write_comment(record: RunRecord, *, link: str = "") -> str:
 def error_comment(error: ModelcError, *, link: str = "") -> str:
     """Render the comment of a run that did not start."""
     blocks = [
-        MarkdownBlock("summary", [error_headline(error), ""]),
+        MarkdownBlock("summary", [error_headline(error), "", *_link_lines(link)]),
         MarkdownBlock("reasons", add_title("Reasons", _first_lines(error_lines(error)))),
-        _link_block(link),
     ]
     return fit_blocks(
         COMMENT_MARK, [block for block in blocks if block.lines], _COMMENT_LIMIT, see="summary.md"
     )
 
 
-def _link_block(link: str) -> MarkdownBlock:
-    return MarkdownBlock("link", [f"[The whole run]({link})"] if link else [])
+def _link_lines(link: str) -> list[str]:
+    return [f"[Log of the run]({link})", ""] if link else []
 
 
 def _other_changes(regression: Regression | None) -> list[str]:
