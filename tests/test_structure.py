@@ -7,14 +7,14 @@ from .structure import is_participle, measure
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
     "files": 360,
-    "lines": 83_900,
+    "lines": 83_700,
     "small_files": 9,
     "test_lines": 62_900,
     "participles": 28,
     "repeated_classes": 0,
     "repeated_files": 0,
     "threaded": 55,
-    "prose": 197,
+    "prose": 160,
 }
 
 
