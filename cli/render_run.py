@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..core.contract import EAGER
 from ..core.manifest import Manifest
 from ..pipeline.manifest_file import encode_json
 from ..projects.project_faults import key_hint
@@ -157,9 +155,7 @@ def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, js
     table = new_table("model", "artifact", "from", "method", "file")
     for model in models:
         for number, row in enumerate(plans[model.name]):
-            source = str(model.order.source.checkpoint)
-            shown = replace(row, made_from=source) if row.made_from == EAGER else row
-            table.add_row(escape(model.name) if number == 0 else "", *plan_cells(shown))
+            table.add_row(escape(model.name) if number == 0 else "", *plan_cells(row))
     console.print(table)
     for model in models:
         for text in (*model.left_out, *model.unused):
