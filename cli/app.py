@@ -75,16 +75,11 @@ def main() -> None:
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # its import fails
     stdout = open_streams()
     sleep_while_waiting()
-    _handle_signals()
+    names = ("SIGINT", "SIGTERM", "SIGHUP")  # all end as an interrupt, unless they are ignored
+    handle_signals(tuple(signal.Signals[name] for name in names if hasattr(signal, name)))
     code = run_cli(sys.argv[1:])
     flush_streams(stdout)
     os._exit(code)
-
-
-def _handle_signals() -> None:
-    """Handle SIGTERM and SIGHUP like an interrupt, unless they are ignored."""
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
-    handle_signals(tuple(signal.Signals[name] for name in names if hasattr(signal, name)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,16 +197,11 @@ def _usage_faults(error: TyperException) -> list[_CliFault]:
     context = getattr(error, "ctx", None)
     command = "modelc" if context is None else context.command_path
     hint = f"{command} --help"
-    near = _nearest_options(error)
+    options: Sequence[str] = getattr(error, "possibilities", None) or ()
+    near = nearest_names(str(getattr(error, "option_name", "")), options, count=2)
     if near:
         message, hint = message.partition(" (")[0], f"did you mean {' or '.join(near)}?"
     return [_CliFault(kind="UsageError", message=message, hint=hint)] if message else []
-
-
-def _nearest_options(error: TyperException) -> list[str]:
-    """Return the options nearest to a misspelt one, closest first."""
-    options: Sequence[str] = getattr(error, "possibilities", None) or ()
-    return nearest_names(str(getattr(error, "option_name", "")), options, count=2)
 
 
 def _print_faults(

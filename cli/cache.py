@@ -83,8 +83,8 @@ def gc(
     from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT, collect_garbage
     from ..pipeline.manifest_file import encode_json
     from ..projects.setting_values import parse_bytes, parse_seconds
-    from .console import show_json
-    from .render_setup import show_cache_freed
+    from ..reports.text_format import size_text
+    from .console import print_line, result_console, show_json
 
     most = DEFAULT_CACHE_LIMIT if limit is None else parse_bytes(limit, least=0)
     age = None if older_than is None else parse_seconds(older_than)
@@ -93,7 +93,7 @@ def gc(
     if read_record(CallOptions, given).json:
         show_json(encode_json({"freed": freed, "left": layout.size()}))
     else:
-        show_cache_freed(freed, layout.size())
+        print_line(result_console(), f"{size_text(freed)} freed, {size_text(layout.size())} left")
 
 
 @app.command("verify")

@@ -86,11 +86,6 @@ class GitLabForge:
         return _to_one_line(text)
 
 
-def detect_forge(environment: dict[str, str]) -> Forge:
-    """Return the forge of this job; defaults to GitHub's syntax."""
-    return GitLabForge() if environment.get("GITLAB_CI") else GitHubForge()
-
-
 def _to_one_line(text: str) -> str:
     """Join text to one line, and make control characters visible."""
     return escape_control(" ".join(text.split("\n")).replace("\r", " "))
@@ -131,15 +126,12 @@ def detect_job(environment: Mapping[str, str] = os.environ) -> CiJob:
         root = environment.get("CI_PROJECT_DIR") or "."
         return CiJob(forge=GitLabForge(), root=Path(root), link=environment.get("CI_JOB_URL", ""))
     summary = environment.get("GITHUB_STEP_SUMMARY")
+    names = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
+    server, repository, run = (environment.get(name, "") for name in names)
+    known = server and repository and run
     return CiJob(
         forge=GitHubForge(),
         root=Path(environment.get("GITHUB_WORKSPACE") or "."),
         summary=Path(summary) if summary else None,
-        link=_job_link(environment),
+        link=f"{server}/{repository}/actions/runs/{run}" if known else "",
     )
-
-
-def _job_link(environment: Mapping[str, str]) -> str:
-    names = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
-    server, repository, run = (environment.get(name, "") for name in names)
-    return f"{server}/{repository}/actions/runs/{run}" if server and repository and run else ""

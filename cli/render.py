@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from ..checkpoints.weight_sets import percent_text
 from ..converters.registry import package_of
-from ..core.contract import EAGER, Inspection, Readiness, Target, TensorInfo
+from ..core.contract import EAGER, Inspection, Readiness, Target
 from ..core.records import size_text
 from ..core.verdict import OutputVerdict, Verdict
 from ..pipeline.inspection import CheckpointContents
@@ -138,14 +138,7 @@ def show_plan(rows: Sequence[PlanRow]) -> None:
     console = result_console()
     table = new_table("step", "artifact", "from", "method", "file")
     for number, row in enumerate(rows, start=1):
-        needed = "" if row.asked else " [dim](intermediate)[/]"
-        table.add_row(
-            str(number),
-            escape(row.artifact) + needed,
-            escape(row.made_from),
-            ", ".join(row.captures) or "-",
-            escape(Path(row.file).name) + (" [yellow](pending)[/]" if row.pending else ""),
-        )
+        table.add_row(str(number), *plan_cells(row))
     console.print(table)
     for row in rows:
         if row.loads_in:
@@ -156,6 +149,17 @@ def show_plan(rows: Sequence[PlanRow]) -> None:
             )
     if rows:
         print_line(console, f"output folder: {escape(str(Path(rows[0].file).parent))}")
+
+
+def plan_cells(row: PlanRow) -> tuple[str, ...]:
+    """Return artifact, parent, method and file."""
+    needed = "" if row.asked else " [dim](intermediate)[/]"
+    return (
+        escape(row.artifact) + needed,
+        escape(row.made_from),
+        ", ".join(row.captures) or "-",
+        escape(Path(row.file).name) + (" [yellow](pending)[/]" if row.pending else ""),
+    )
 
 
 _WIDE_ENOUGH = 110  # columns, for the summaries of the targets
@@ -200,7 +204,8 @@ def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[s
     ports = new_table("", "name", "dtype", "dims")
     for kind, infos in (("input", inspection.inputs), ("output", inspection.outputs)):
         for info in infos:
-            ports.add_row(kind, escape(info.name), escape(info.dtype), escape(_dims_text(info)))
+            dims = f"[{', '.join(map(readable_dim, info.dims))}]" if info.dims else ""
+            ports.add_row(kind, *map(escape, (info.name, info.dtype, dims)))
     console.print(ports)
 
 
@@ -224,10 +229,6 @@ _DIGESTS = {"checkpoint": "checkpoint sha256", "parent": "parent sha256"}
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _WHOLE_DIGEST_WIDTH = 90  # columns that a line with a whole digest needs
-
-
-def _dims_text(info: TensorInfo) -> str:
-    return f"[{', '.join(map(readable_dim, info.dims))}]" if info.dims else ""
 
 
 def _counts_text(counts: object, limit: int = 8) -> str:

@@ -86,7 +86,7 @@ def show_tradeoffs(console: Console, artifact: Artifact) -> None:
         right=(*named, "seconds"),
     )  # fmt: skip
     for point in _select_few(shown):
-        cells = _tradeoff_cells(point, artifact)
+        cells = _tradeoff_cells(point, artifact.accuracy)
         table.add_row(str(len(point.kept)), *(cells[name] for name in named), *_outcome_cell(point))
     console.print(table)
     _show_rest(console, artifact, len(points) - len(_select_few(shown)))
@@ -121,23 +121,19 @@ def _select_few(points: Sequence[TradeOff]) -> list[TradeOff]:
     return [points[0], *points[start : start + _MAX_ROWS - 1]]
 
 
-def _tradeoff_cells(point: TradeOff, artifact: Artifact) -> dict[str, str]:
+def _tradeoff_cells(point: TradeOff, accuracy: Accuracy | None) -> dict[str, str]:
     latency = ""
     if point.latency is not None:
         latency = f"{point.latency:.2f}"
         latency += "" if point.parent is None else f" ({point.parent:.2f})"
     return {
         "SQNR dB": figure_text(point.sqnr, ".1f"),
-        "drop": _drop_cell(point, artifact),
+        "drop": figure_text(point.drop, ".4g")
+        if accuracy is None or point.drop is None
+        else drop_text(accuracy, point.drop),
         "ms (fp32)": latency,
         "int8 work": figure_text(point.share, ".0%"),
     }
-
-
-def _drop_cell(point: TradeOff, artifact: Artifact) -> str:
-    if point.drop is None or artifact.accuracy is None:
-        return figure_text(point.drop, ".4g")
-    return drop_text(artifact.accuracy, point.drop)
 
 
 def _outcome_cell(point: TradeOff) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -10,11 +10,10 @@ from rich.markup import escape
 from ..calibration.calibration_report import (
     CalibrationReport,
     InputReport,
-    SampleFinding,
     SampleSeverity,
     ValueSpread,
 )
-from ..reports.text_format import count_text
+from ..reports.text_format import count_text, figure_text
 from .console import fit_table, print_line, result_console
 
 if TYPE_CHECKING:
@@ -37,7 +36,10 @@ def show_calibration(report: CalibrationReport) -> None:
     if report.inputs:
         _show_values(console, report.inputs)
     for finding in report.findings:
-        _show_finding(console, finding)
+        style = _STYLES[finding.severity]
+        print_line(console, f"[{style}]{finding.severity}[/]: {escape(str(finding))}")
+        if finding.hint:
+            print_line(console, f"  [dim]hint: {escape(finding.hint)}[/]")
     warnings = sum(one.severity is SampleSeverity.WARNING for one in report.findings)
     if report.errors:
         print_line(console, f"[red]not usable[/]: {count_text(len(report.errors), 'error')}")
@@ -68,33 +70,25 @@ def _show_values(console: Console, inputs: Sequence[InputReport]) -> None:
             "input": escape(one.name),
             "dtype": one.dtype,
             "shape": shapes,
-            "0.1 %": _figure_text(one.percentiles["0.1"]),
-            "99.9 %": _figure_text(one.percentiles["99.9"]),
+            "0.1 %": figure_text(one.percentiles["0.1"], ".4g"),
+            "99.9 %": figure_text(one.percentiles["99.9"], ".4g"),
             "histogram": f"[cyan]{bars_text(one.histogram)}[/]",
         }
         rows.append(row | _spread_cells(one.total))
         rows += [
             {"input": f"  [dim]channel {index}[/]"} | _spread_cells(channel)
-            for index, channel in _first_channels(one)
+            for index, channel in enumerate(one.channels[:_CHANNELS])
+            if len(one.channels) > 1
         ]
     columns = ("input", "dtype", "shape", *_FIGURES, "histogram")
     less = ("0.1 %", "99.9 %", "dtype", "std", "shape")
     console.print(fit_table(console, columns, rows, right=_FIGURES, less=less))
 
 
-def _first_channels(one: InputReport) -> Iterator[tuple[int, ValueSpread]]:
-    """Yield the first channels of an input with several."""
-    if len(one.channels) > 1:
-        yield from enumerate(one.channels[:_CHANNELS])
-
-
 def _spread_cells(spread: ValueSpread) -> dict[str, str]:
     figures = (spread.low, spread.high, spread.mean, spread.std)
-    return dict(zip(_FIGURES, map(_figure_text, figures), strict=False))  # the first four
-
-
-def _figure_text(value: float) -> str:
-    return f"{value:.4g}"
+    texts = (figure_text(value, ".4g") for value in figures)
+    return dict(zip(_FIGURES, texts, strict=False))  # the first four
 
 
 def bars_text(counts: Sequence[int]) -> str:
@@ -103,10 +97,3 @@ def bars_text(counts: Sequence[int]) -> str:
     steps = len(_BLOCKS) - 1
     heights = [0 if not count else max(1, round(steps * count / most)) for count in counts]
     return "".join(_BLOCKS[height] for height in heights)
-
-
-def _show_finding(console: Console, finding: SampleFinding) -> None:
-    style = _STYLES[finding.severity]
-    print_line(console, f"[{style}]{finding.severity}[/]: {escape(str(finding))}")
-    if finding.hint:
-        print_line(console, f"  [dim]hint: {escape(finding.hint)}[/]")

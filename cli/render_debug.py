@@ -10,7 +10,6 @@ from ..core.findings import Layer, Localisation
 from ..core.records import size_text
 from ..reports.text_format import figure_text
 from .console import new_table, print_line, result_console
-from .render_setup import print_warnings
 
 _WORST_COUNT = 10  # rows
 _CURVE_WIDTH = 60  # columns of the curve
@@ -23,13 +22,7 @@ _NAMED_BY = {
 _CEILING = 150.0  # dB, more than float32 resolves
 
 
-def warn_no_reproducer(found: Localisation, out: Path | None) -> None:
-    """Warn on stderr if the requested reproducer was not written."""
-    reason = _no_reproducer_reason(found, out)
-    print_warnings([reason] if reason else [])
-
-
-def _no_reproducer_reason(found: Localisation, out: Path | None) -> str:
+def no_reproducer_reason(found: Localisation, out: Path | None) -> str:
     """Return why a requested reproducer was not written; it needs a wrong layer."""
     if out is None or found.reproducer:
         return ""
@@ -66,7 +59,7 @@ def _show_reproducer(found: Localisation, artifact: Path, out: Path | None) -> N
     folders = (out or artifact.parent, artifact.parent, artifact.parent.parent)
     scripts = [folder / found.reproducer / "reproduce.py" for folder in folders]
     existing = [script for script in scripts if found.reproducer and script.is_file()]
-    reason = _no_reproducer_reason(found, out)
+    reason = no_reproducer_reason(found, out)
     if reason:
         print_line(console, f"[yellow]{escape(reason)}[/]")
     elif found.guilty and not found.reproducer:

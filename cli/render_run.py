@@ -33,7 +33,7 @@ from .console import (
     show_json,
     show_reasons_table,
 )
-from .render import PlanRow, plan_rows
+from .render import plan_cells, plan_rows
 from .render_manifest import (
     artifacts_to_show,
     lines_of_warnings,
@@ -156,7 +156,7 @@ def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, js
     table = new_table("model", "artifact", "from", "method", "file")
     for model in models:
         for number, row in enumerate(plans[model.name]):
-            table.add_row(escape(model.name) if number == 0 else "", *_plan_cells(row, model))
+            table.add_row(escape(model.name) if number == 0 else "", *plan_cells(row))
     console.print(table)
     for model in models:
         for text in (*model.left_out, *model.unused):
@@ -164,17 +164,6 @@ def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, js
     steps = count_text(sum(map(len, plans.values())), "artifact")
     summary = f"{steps} of {count_text(len(models), 'model')}"
     print_line(console, f"{summary} · {escape(str(file))} · output folder {escape(str(run.out))}")
-
-
-def _plan_cells(row: PlanRow, model: ModelOrder) -> tuple[str, ...]:
-    needed = "" if row.asked else " [dim](intermediate)[/]"
-    made_from = str(model.order.source.checkpoint) if row.made_from == "eager" else row.made_from
-    return (
-        escape(row.artifact) + needed,
-        escape(made_from),
-        ", ".join(row.captures) or "-",
-        escape(Path(row.file).name) + (" [yellow](pending)[/]" if row.pending else ""),
-    )
 
 
 CHANGE_MARKS = {

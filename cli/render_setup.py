@@ -77,10 +77,8 @@ def _diagnosis_summary(diagnosis: Diagnosis) -> str:
     return f"[red]broken[/]: {names}; {summary}"
 
 
-def print_warnings(lines: Sequence[str]) -> None:
+def print_warnings(lines: Iterable[str]) -> None:
     """Print warnings on stderr."""
-    if not lines:
-        return
     with error_console() as console:
         for line in lines:
             print_line(console, f"[yellow]warning:[/] {escape(line)}")
@@ -204,11 +202,6 @@ def show_cache(rows: Sequence[ListedResult], size: int, folder: Path) -> None:
         console.print(table)
     results = count_text(len(rows), "result")
     print_line(console, f"{results}, {size_text(size)} in {escape(str(folder))}")
-
-
-def show_cache_freed(freed: int, left: int) -> None:
-    """Show the freed and the remaining size."""
-    print_line(result_console(), f"{size_text(freed)} freed, {size_text(left)} left")
 
 
 def show_cache_faults(wrong: Sequence[str], left: int) -> None:

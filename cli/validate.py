@@ -90,7 +90,8 @@ def debug(
     from ..pipeline.provenance.signing import keep_signature
     from ..projects.setting_values import parse_bytes
     from .console import Screen, show_json
-    from .render_debug import show_localisation, warn_no_reproducer
+    from .render_debug import no_reproducer_reason, show_localisation
+    from .render_setup import print_warnings
 
     call, files = read_record(CallOptions, given), read_record(FileOptions, given)
     source = _read_eager_side(given)
@@ -109,7 +110,7 @@ def debug(
         result = run_call(localise, Localisation, bounds, screen)
     if call.json:
         show_json(encode_json(result))
-        warn_no_reproducer(result, files.debug_folder)
+        print_warnings(filter(None, [no_reproducer_reason(result, files.debug_folder)]))
     else:
         show_localisation(result, artifact, files.debug_folder)
     raise typer.Exit(1 if result.guilty or result.whole else 0)

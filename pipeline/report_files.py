@@ -36,8 +36,9 @@ def write_reports(
     Raises:
         UsageError: a file that modelc did not write has its name, or it cannot be written.
     """
+    commands = tuple(list_commands(manifest))
     return tuple(
-        write_document(render_report(manifest, one), folder / one.file, one) for one in formats
+        write_document(one.render(manifest, commands), folder / one.file, one) for one in formats
     )
 
 

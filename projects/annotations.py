@@ -11,7 +11,7 @@ from ..core.manifest import Manifest
 from ..reports.result_rows import REJECTED_PREFIX, Outcome, make_rows
 from ..reports.source_findings import TRACE_WARNING, find_source_lines
 from .project_faults import split_faults
-from .project_records import MeasureChange, ModelOutcome, Regression
+from .project_records import ModelOutcome, Regression
 
 ERROR_LEVEL, WARNING_LEVEL = "error", "warning"
 
@@ -47,7 +47,10 @@ def annotate_run(
     """
     found = [note for one in ended for note in _annotate_model(one, places.get(one.name))]
     worse = () if regression is None else regression.worse
-    found += [_annotate_change(one, places.get(one.model)) for one in worse]
+    found += [
+        _annotate_place(places.get(one.model), f"{one.name}: worse than the base", one.text)
+        for one in worse
+    ]
     return tuple(sorted(dict.fromkeys(found), key=lambda note: note.level != ERROR_LEVEL))
 
 
@@ -87,13 +90,6 @@ def _annotate_code(model: str, manifest: Manifest) -> Iterator[Annotation]:
             yield Annotation(
                 level=level, title=title, message=one.text, file=one.file, line=one.line
             )
-
-
-def _annotate_change(one: MeasureChange, place: Place | None) -> Annotation:
-    why = f" ({one.why})" if one.why else ""
-    name = "/".join(filter(None, (one.model, one.artifact)))
-    message = f"{one.measure}: {one.before} before, {one.after} now{why}"
-    return _annotate_place(place, f"{name}: worse than the base", message)
 
 
 def _annotate_place(

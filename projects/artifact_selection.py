@@ -24,9 +24,7 @@ class WantedArtifacts:
     left_out: tuple[str, ...] = ()
 
 
-def cross_formats(
-    to: Sequence[str], precisions: Sequence[str], targets: tuple[Target, ...] = TARGETS
-) -> WantedArtifacts:
+def cross_formats(to: Sequence[str], precisions: Sequence[str]) -> WantedArtifacts:
     """Combine every format with every precision it supports; `NAME:PRECISION` is used as is.
 
     Raises:
@@ -34,14 +32,14 @@ def cross_formats(
     """
     wanted: dict[str, Wanted] = {}
     left_out: dict[str, str] = {}
-    crossed = [target_named(text, targets) for text in to if ":" not in text]
+    crossed = [target_named(text) for text in to if ":" not in text]
     asked = [Precision(text) for text in precisions]
     _check_precisions(crossed, asked)
     for text in to:
         single = ":" in text
         for precision in asked if not single else [Precision.FP32]:
             one = Wanted.parse(text, precision)
-            if single or precision in target_named(one.target, targets).MADE_FROM:
+            if single or precision in target_named(one.target).MADE_FROM:
                 wanted.setdefault(one.name, one)
             else:
                 left_out[f"{one.target}:{precision}"] = f"{one.target} does not support {precision}"
@@ -61,9 +59,7 @@ def _check_precisions(crossed: Sequence[Target], precisions: Sequence[Precision]
             )
 
 
-def select_models(
-    models: Sequence[ModelOrder], words: Sequence[str], targets: tuple[Target, ...] = TARGETS
-) -> tuple[ModelOrder, ...]:
+def select_models(models: Sequence[ModelOrder], words: Sequence[str]) -> tuple[ModelOrder, ...]:
     """Return the models restricted to the named formats, precisions and artifacts; empty: all.
 
     A format and a precision must both match: `onnx,int8` is ONNX in INT8. Of two formats, either
@@ -94,7 +90,7 @@ def select_models(
         precisions=precisions.intersection(words),
         names=names.intersection(words) - formats,
     )
-    left = tuple(filter(None, (_narrow_model(model, asked, targets) for model in models)))
+    left = tuple(filter(None, (_narrow_model(model, asked) for model in models)))
     if not left:
         raise UsageError(
             f"--only {','.join(words)} matches no artifact",
@@ -105,11 +101,13 @@ def select_models(
     return left
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Selection:
     """The selected words, by kind."""
 
-    def __init__(self, *, formats: set[str], precisions: set[str], names: set[str]) -> None:
-        self.formats, self.precisions, self.names = formats, precisions, names
+    formats: set[str]
+    precisions: set[str]
+    names: set[str]
 
     def takes(self, one: Wanted) -> bool:
         """Whether the artifact is named, or its format and precision are selected."""
@@ -121,25 +119,23 @@ class _Selection:
         return format_fits and (not self.precisions or one.precision.value in self.precisions)
 
 
-def _narrow_model(
-    model: ModelOrder, asked: _Selection, targets: tuple[Target, ...]
-) -> ModelOrder | None:
+def _narrow_model(model: ModelOrder, asked: _Selection) -> ModelOrder | None:
     """Restrict a model's order to the selection; None if nothing is left."""
     wanted = tuple(one for one in model.order.wanted if asked.takes(one))
     if not wanted:
         return None
-    order = _drop_useless_options(replace(model.order, wanted=wanted), targets)
-    return replace(model, order=order, plan=make_plan(order, targets))
+    order = _drop_useless_options(replace(model.order, wanted=wanted))
+    return replace(model, order=order, plan=make_plan(order))
 
 
-def _drop_useless_options(order: Order, targets: tuple[Target, ...]) -> Order:
+def _drop_useless_options(order: Order) -> Order:
     """Drop precision options from the order that no remaining artifact uses."""
     lowers = {one.precision for one in order.wanted} - {Precision.FP32}
     lowering = order.lowering
     if Precision.INT8 not in lowers:
         kept = lowering.keep if lowers else ()
         lowering = Lowering(keep=kept, half_io=lowering.half_io)
-    keep_ends = {target.NAME for target in targets if isinstance(target, FloatEnds)}
+    keep_ends = {target.NAME for target in TARGETS if isinstance(target, FloatEnds)}
     if not {w.precision for w in order.wanted if w.target not in keep_ends} & {
         Precision.FP16,
         Precision.BF16,

@@ -95,6 +95,7 @@ def write_error_document(error: ModelcError, one: CiDocument, out: Path, *, link
 _MODEL_CASE = "model"  # the case of an error that stopped a whole model
 _BASE_SUITE = "base"  # the suite of regressions of artifacts that are not in this run
 _RUN_SUITE = "run"
+_WORSE = "worse than the base: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +119,10 @@ def write_junit(record: RunRecord) -> str:
             _make_suite(model.name, tuple(_model_cases(model, mine)), facts, seconds=model.seconds)
         )
     if not suites:
-        suites = [
-            _make_suite(
-                _RUN_SUITE, (_empty_case(),), {"modelc": record.modelc}, seconds=record.seconds
-            )
-        ]
+        reason = "the run built no artifact"
+        case = _JunitCase(name=_RUN_SUITE, outcome=Outcome.FAILED, reason=reason)
+        facts = {"modelc": record.modelc}
+        suites = [_make_suite(_RUN_SUITE, (case,), facts, seconds=record.seconds)]
     return join_suites(suites)
 
 
@@ -137,10 +137,6 @@ def error_junit(error: ModelcError) -> str:
         for number, one in enumerate(split_faults(error), start=1)
     ]
     return join_suites([_make_suite(_RUN_SUITE, cases, {"modelc": __version__}, seconds=0.0)])
-
-
-def _empty_case() -> _JunitCase:
-    return _JunitCase(name=_RUN_SUITE, outcome=Outcome.FAILED, reason="the run built no artifact")
 
 
 def _make_suite(
@@ -167,7 +163,7 @@ def _model_cases(model: ModelRun, worse: Sequence[MeasureChange]) -> Iterator[_J
     for one in model.artifacts:
         yield _artifact_case(one, model, worse)
     for name in dict.fromkeys(one.artifact for one in worse if one.artifact not in names):
-        reason = "; ".join(_change_text(one) for one in worse if one.artifact == name)
+        reason = "; ".join(f"{_WORSE}{one.text}" for one in worse if one.artifact == name)
         yield _JunitCase(name=name or _BASE_SUITE, outcome=Outcome.REJECTED, reason=reason)
 
 
@@ -179,7 +175,7 @@ def _artifact_case(one: ArtifactRun, model: ModelRun, worse: Sequence[MeasureCha
     """Make the case of an artifact; one that breaks a gate or regressed has failed."""
     reasons = [one.reason] if one.reason else []
     broken = [b.message for b in model.breaches if b.artifact == one.name]
-    lost = [_change_text(change) for change in worse if change.artifact == one.name]
+    lost = [f"{_WORSE}{change.text}" for change in worse if change.artifact == one.name]
     outcome = one.state
     if (broken or lost) and outcome is not Outcome.FAILED:
         outcome = Outcome.REJECTED
@@ -187,8 +183,3 @@ def _artifact_case(one: ArtifactRun, model: ModelRun, worse: Sequence[MeasureCha
     return _JunitCase(
         name=one.name, outcome=outcome, reason="; ".join((*reasons, *broken, *lost)), output=output
     )
-
-
-def _change_text(one: MeasureChange) -> str:
-    why = f" ({one.why})" if one.why else ""
-    return f"worse than the base: {one.measure} {one.before} before, {one.after} now{why}"

@@ -20,7 +20,7 @@ from ..reports.markdown import (
 from ..reports.result_rows import Outcome
 from ..reports.text_format import count_text, figure_text, seconds_text
 from .project_faults import split_faults
-from .project_records import MeasureChange, Regression
+from .project_records import Regression
 from .run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord, count_results
 
 SUMMARY_MARK = "<!-- modelc run -->"
@@ -163,20 +163,12 @@ def _artifact_cells(one: ArtifactRun, model: ModelRun) -> tuple[str, ...]:
 def change_table(regression: Regression | None, change: Change) -> list[str]:
     """Return a table of the measures that changed in this direction; empty if none did."""
     found = () if regression is None else regression.changed
-    rows = [_change_cells(one) for one in found if one.change is change]
-    head = ("what", "measure", ">base", ">now", "")
-    return markdown_table(head, rows) if rows else []
-
-
-def _change_cells(one: MeasureChange) -> tuple[str, ...]:
-    name = "/".join(filter(None, (one.model, one.artifact)))
-    return (
-        code_span(name),
-        as_prose(one.measure),
-        as_prose(one.before),
-        as_prose(one.after),
-        as_prose(one.why),
+    rows = (
+        (code_span(one.name), *map(as_prose, (one.measure, one.before, one.after, one.why)))
+        for one in found
+        if one.change is change
     )
+    return markdown_table(("what", "measure", ">base", ">now", ""), rows)
 
 
 def _base_lines(regression: Regression | None) -> list[str]:
@@ -206,7 +198,7 @@ def write_comment(record: RunRecord, *, link: str = "") -> str:
     """
     regression = record.regression
     blocks = [
-        MarkdownBlock("summary", [run_headline(record), ""]),
+        MarkdownBlock("summary", [run_headline(record), "", *_link_lines(link)]),
         MarkdownBlock("reasons", add_title("Reasons", _first_lines(reason_lines(record)))),
         MarkdownBlock(
             "worse", add_title("Worse than the base", change_table(regression, Change.WORSE))
@@ -215,7 +207,6 @@ def write_comment(record: RunRecord, *, link: str = "") -> str:
             "changes", fold_lines("Other changes from the base", _other_changes(regression))
         ),
         MarkdownBlock("artifacts", fold_lines("All artifacts", artifact_table(record.models))),
-        _link_block(link),
     ]
     return fit_blocks(
         COMMENT_MARK, [block for block in blocks if block.lines], _COMMENT_LIMIT, see="summary.md"
@@ -225,17 +216,16 @@ def write_comment(record: RunRecord, *, link: str = "") -> str:
 def error_comment(error: ModelcError, *, link: str = "") -> str:
     """Render the comment of a run that did not start."""
     blocks = [
-        MarkdownBlock("summary", [error_headline(error), ""]),
+        MarkdownBlock("summary", [error_headline(error), "", *_link_lines(link)]),
         MarkdownBlock("reasons", add_title("Reasons", _first_lines(error_lines(error)))),
-        _link_block(link),
     ]
     return fit_blocks(
         COMMENT_MARK, [block for block in blocks if block.lines], _COMMENT_LIMIT, see="summary.md"
     )
 
 
-def _link_block(link: str) -> MarkdownBlock:
-    return MarkdownBlock("link", [f"[The whole run]({link})"] if link else [])
+def _link_lines(link: str) -> list[str]:
+    return [f"[Log of the run]({link})", ""] if link else []
 
 
 def _other_changes(regression: Regression | None) -> list[str]:

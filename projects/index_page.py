@@ -14,7 +14,7 @@ from ..core.records import Artifact, artifact_names, step_of
 from ..pipeline.report_files import check_own, write_document, write_reports
 from ..reports.comparison import Change
 from ..reports.html_page import make_page
-from ..reports.html_verdicts import pill
+from ..reports.html_verdicts import make_banner, pill
 from ..reports.markup import Child, Markup, card_table, join, table_tag, tag
 from ..reports.report_formats import ReportFormat, find_format
 from ..reports.result_rows import WORST_FIRST, Outcome, make_rows
@@ -185,13 +185,8 @@ def _index_banner(lines: Sequence[IndexLine], results: ProjectResults) -> Markup
     numbers = [(str(found[one]), str(one), str(one)) for one in WORST_FIRST if found[one]]
     models, _, noun = count_text(len(results.record.models), "model").partition(" ")
     numbers.append((models, noun, "neutral"))
-    tiles = [
-        tag("div", tag("b", value), tag("span", label), class_=f"tile {kind}")
-        for value, label, kind in numbers
-    ]
     word = "worse" if worse and found[Outcome.PASSED] == len(lines) else ""
-    answer = tag("p", pill(state, word), " ", _index_answer(found, worse), class_="answer")
-    return tag("div", answer, tag("div", tiles, class_="tiles"), class_=f"banner {state}")
+    return make_banner(state, pill(state, word), _index_answer(found, worse), numbers)
 
 
 def _index_answer(found: Counter[Outcome], worse: int) -> str:
@@ -241,7 +236,7 @@ def _regression_table(regression: Regression | None) -> Markup | None:
     marks = {Change.WORSE: Outcome.REJECTED, Change.BETTER: Outcome.PASSED}
     rows = [
         (
-            f"{one.model}/{one.artifact}".rstrip("/"),
+            one.name,
             one.measure,
             one.before,
             one.after,

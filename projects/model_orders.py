@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..checkpoints.checkpoint_files import check_openable
-from ..converters.registry import TARGETS
-from ..core.contract import Deferred, Native, Target
+from ..core.contract import Deferred, Native
 from ..core.errors import ErrorCode, ModelcError, Place, UsageError, unknown_name_error
 from ..core.verdict import Limits
 from ..pipeline.make_order import make_order
@@ -54,7 +53,6 @@ def plan_project(
     given: Overrides | None = None,
     names: Sequence[str] = (),
     cache: Path | None = None,
-    targets: tuple[Target, ...] = TARGETS,
 ) -> PlannedProject:
     """Read the file, apply variables and flags, and plan each model.
 
@@ -64,7 +62,6 @@ def plan_project(
         names: the models to plan; all of them if empty.
         cache: the default folder of the cache, which `cache-dir` and `no-cache` override; with
             None there is no cache.
-        targets: the table of formats.
 
     Raises:
         ModelcError: all faults of the file, the flags, the variables and the models, as one.
@@ -72,18 +69,13 @@ def plan_project(
     faults = Faults()
     project = read_project_leniently(file, faults)
     settings = resolve_settings_leniently(project, given or Overrides(), faults)
-    models = _make_orders(settings, faults, names=names, cache=cache, targets=targets)
+    models = _make_orders(settings, faults, names=names, cache=cache)
     faults.raise_any()
     return PlannedProject(settings=settings, models=models)
 
 
 def _make_orders(
-    settings: Settings,
-    faults: Faults,
-    *,
-    names: Sequence[str],
-    cache: Path | None,
-    targets: tuple[Target, ...],
+    settings: Settings, faults: Faults, *, names: Sequence[str], cache: Path | None
 ) -> tuple[ModelOrder, ...]:
     known = [model.name for model in settings.models]
     for name in names:
@@ -102,8 +94,7 @@ def _make_orders(
     for model in settings.models:
         if names and model.name not in names:
             continue
-        out = run.out / model.name
-        one = _OrderMaker(model, out, place, targets).order(faults)
+        one = _OrderMaker(model, run.out / model.name, place).order(faults)
         if one is not None:
             found.append(replace(one, order=replace(one.order, cache_limit=run.cache_limit)))
     if len(found) == len(known):  # otherwise the artifacts of the others are unknown
@@ -116,9 +107,7 @@ def _make_orders(
 class _OrderMaker:
     """Makes the order of one model."""
 
-    def __init__(
-        self, model: ModelSettings, out: Path, cache: Path | None, targets: tuple[Target, ...]
-    ) -> None:
+    def __init__(self, model: ModelSettings, out: Path, cache: Path | None) -> None:
         self.model = model
         usual = (("precision",),)  # an order sets the other defaults itself
         self.said = {
@@ -128,7 +117,6 @@ class _OrderMaker:
         }
         self.out = out
         self.cache = cache
-        self.targets = targets
         self.unused: list[str] = []
 
     def order(self, faults: Faults) -> ModelOrder | None:
@@ -187,12 +175,12 @@ class _OrderMaker:
 
     def _make_as_set(self) -> ModelOrder:
         of = read_record(ArtifactOptions, read_values(self.said))
-        matrix = cross_formats(of.to, of.precision, self.targets)
+        matrix = cross_formats(of.to, of.precision)
         order = make_model_order(self.said, matrix.wanted, self.out, cache=self.cache)
         source = order.source
         kind, _ = check_openable(source.checkpoint, source.model, allow_pickle=source.allow_pickle)
         check_kind_trust(kind, source)
-        plan = make_plan(order, self.targets)
+        plan = make_plan(order)
         self._check_settings(order, plan)
         gates = read_gates(self.said)
         timed = any(gate.max_latency_ratio is not None for gate in gates)

@@ -16,29 +16,26 @@ from .project_records import ALL_ARTIFACTS, Gate, KeyPath, Setting
 from .setting_keys import GATES, MODEL_KEYS, RESERVED_NAMES
 
 
-class ProjectError(UsageError):
+class _JoinedError(ModelcError):
+    """Several faults as one error."""
+
+    def __init__(self, faults: Sequence[ModelcError]) -> None:
+        text = "; ".join(fault.text for fault in faults)
+        super().__init__(f"{len(faults)} errors: {text}", hint=faults[0].advice)
+        self.faults = tuple(faults)
+
+
+class ProjectError(_JoinedError, UsageError):
     """A project has several faults, in the order of `faults`."""
 
-    def __init__(self, faults: Sequence[ModelcError]) -> None:
-        super().__init__(_join_messages(faults), hint=faults[0].advice)
-        self.faults = tuple(faults)
 
-
-class ProjectMissingError(MissingError):
+class ProjectMissingError(_JoinedError, MissingError):
     """A project needs several things that are missing on this host, and has no other fault."""
-
-    def __init__(self, faults: Sequence[ModelcError]) -> None:
-        super().__init__(_join_messages(faults), hint=faults[0].advice)
-        self.faults = tuple(faults)
-
-
-def _join_messages(faults: Sequence[ModelcError]) -> str:
-    return f"{len(faults)} faults: " + "; ".join(fault.text for fault in faults)
 
 
 def split_faults(error: ModelcError) -> tuple[ModelcError, ...]:
     """Split an error into its faults, or return it alone."""
-    return error.faults if isinstance(error, ProjectError | ProjectMissingError) else (error,)
+    return error.faults if isinstance(error, _JoinedError) else (error,)
 
 
 class Faults:

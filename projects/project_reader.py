@@ -283,7 +283,7 @@ def find_key_lines(text: str) -> dict[KeyPath, int]:
     found: dict[KeyPath, int] = {}
     table: KeyPath = ()
     for line, header, name in _statements(text):
-        path = _parse_dotted_key(name)
+        path = parse_dotted_key(name)
         if header:
             table = path
             found.setdefault(table, line)
@@ -325,8 +325,12 @@ def _tokens(text: str) -> Iterator[tuple[int, bool, str]]:
             yield line, token.lastgroup == "sign", token.group()
 
 
-def _parse_dotted_key(name: str) -> KeyPath:
-    """Split a dotted key into its parts."""
+def parse_dotted_key(name: str) -> KeyPath:
+    """Split a dotted key into its parts.
+
+    Raises:
+        ValueError: the text is not a key.
+    """
     table: object = tomllib.loads(f"{name} = 0")
     parts = []
     while isinstance(table, dict):

@@ -283,7 +283,7 @@ def is_only_pending(one: ModelOutcome) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureChange:
-    """One measure of an artifact that changed; `change` is worse, better, new or told."""
+    """One measure of an artifact that changed."""
 
     model: str
     artifact: str
@@ -292,6 +292,17 @@ class MeasureChange:
     before: str
     after: str
     why: str = ""
+
+    @property
+    def name(self) -> str:
+        """The model and its artifact, if the change is of one."""
+        return "/".join(filter(None, (self.model, self.artifact)))
+
+    @property
+    def text(self) -> str:
+        """The measure with its values before and now."""
+        why = f" ({self.why})" if self.why else ""
+        return f"{self.measure}: {self.before} before, {self.after} now{why}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from ..checkpoints.checkpoint_description import (
 )
 from ..converters.registry import TARGETS, is_stage
 from ..core.atomic_write import draft_file
-from ..core.contract import Native, Target
+from ..core.contract import Native
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
 from ..pipeline.option_values import parse_model_args
 from ..pipeline.recorded_run import is_foreign_program
@@ -51,14 +51,13 @@ class NewProject:
     left: tuple[ModelcError, ...]
 
 
-def create_project(  # noqa: PLR0913 - the options of `modelc init`
+def create_project(
     checkpoints: Sequence[Path],
     file: Path,
     *,
     model: str | None = None,
     model_args: Sequence[str] = (),
     force: bool = False,
-    targets: tuple[Target, ...] = TARGETS,
 ) -> NewProject:
     """Write a modelc.toml for checkpoints, and read it back.
 
@@ -68,7 +67,6 @@ def create_project(  # noqa: PLR0913 - the options of `modelc init`
         model: `package.module:factory` for all; their code is imported only if given.
         model_args: its arguments, such as `depth=50`.
         force: replace an existing file.
-        targets: the table of formats.
 
     Raises:
         UsageError: the file exists or cannot be written; a checkpoint or the factory does not
@@ -95,7 +93,7 @@ def create_project(  # noqa: PLR0913 - the options of `modelc init`
     text = "".join(
         (
             _TEMPLATE_HEAD,
-            *_default_lines(targets),
+            *_default_lines(),
             *draft_of.models(described, names),
             _TEMPLATE_TAIL,
         )
@@ -140,8 +138,7 @@ def _name_models(checkpoints: Iterable[Path]) -> tuple[str, ...]:
     """Choose a name for each checkpoint, unique regardless of case."""
     found: dict[str, str] = {}
     for path in checkpoints:
-        stem = _model_name(path.resolve())
-        name = stem
+        stem = name = _model_name(path.resolve())
         number = 2
         while name.lower() in found:
             name, number = f"{stem[:58]}-{number}", number + 1
@@ -176,9 +173,9 @@ _TEMPLATE_TAIL = """
 """
 
 
-def _default_lines(targets: tuple[Target, ...]) -> Iterator[str]:
+def _default_lines() -> Iterator[str]:
     """Yield the defaults for every model: formats that are ready here, and precision."""
-    ready = [one for one in targets if one.readiness().ready and not is_stage(one, targets)]
+    ready = [one for one in TARGETS if one.readiness().ready and not is_stage(one)]
     usual = [one.NAME for one in ready if not isinstance(one, Native)]
     others = [one.NAME for one in ready if one.NAME not in usual]
     yield "[defaults]             # for every model, unless its own table says otherwise\n"

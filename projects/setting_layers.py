@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,7 +11,12 @@ from ..core.errors import ErrorCode, Place, UsageError, unknown_name_error
 from ..pipeline.option_spec import OptionSpec, ValueKind, read_record
 from ..pipeline.option_table import OPTIONS
 from .project_faults import Faults
-from .project_reader import parse_limit_texts, read_project_leniently, unknown_key_hint
+from .project_reader import (
+    parse_dotted_key,
+    parse_limit_texts,
+    read_project_leniently,
+    unknown_key_hint,
+)
 from .project_records import (
     KeyPath,
     ModelSettings,
@@ -70,34 +74,26 @@ def resolve_settings_leniently(project: Project, given: Overrides, faults: Fault
     warnings: list[str] = []
     variables = tuple(_read_variables(given.environment, faults, warnings))
     flags = tuple(_read_flags(project, given, faults))
+    shared = (*variables, *(said for model, said in flags if model is None))
     weaker = (*_default_settings(DEFAULT_KEYS, project.folder), *project.defaults)
-    models = tuple(
-        ModelSettings(
-            name=name,
-            place=project.places.get(name, Place(file=str(project.file))),
-            said=_keep_last(
-                (
-                    *weaker,
-                    *said,
-                    *_select_model_settings((*variables, *_flags_for(flags, None))),
-                    *_flags_for(flags, name),
-                )
-            ),
+    stronger = tuple(one for one in shared if one.path[0] not in RUN_KEYS)
+    models = []
+    for name, said in project.models.items():
+        own = (one for model, one in flags if model == name)
+        models.append(
+            ModelSettings(
+                name=name,
+                place=project.places.get(name, Place(file=str(project.file))),
+                said={one.path: one for one in (*weaker, *said, *stronger, *own)},  # the last wins
+            )
         )
-        for name, said in project.models.items()
-    )
-    runs = (
-        *_default_settings(RUN_KEYS, project.folder),
-        *project.run,
-        *_select_run_settings(variables),
-        *_select_run_settings(_flags_for(flags, None)),
-    )
-    run = _keep_last(runs)
+    runs = (*_default_settings(RUN_KEYS, project.folder), *project.run, *shared)
+    run = {one.path: one for one in runs if one.path[0] in RUN_KEYS}
     return Settings(
         project=project,
         run=read_record(RunSettings, read_values(run)),
         run_said=run,
-        models=models,
+        models=tuple(models),
         warnings=tuple(warnings),
     )
 
@@ -122,52 +118,34 @@ def _default_settings(keys: Mapping[str, OptionSpec], folder: Path) -> Iterator[
             )
 
 
-def _keep_last(said: Sequence[Setting]) -> dict[KeyPath, Setting]:
-    """Return the last setting of each path."""
-    return {one.path: one for one in said}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Flag:
-    """A flag and its model; None is all models."""
-
-    model: str | None
-    said: Setting
-
-
-def _flags_for(flags: Sequence[_Flag], model: str | None) -> tuple[Setting, ...]:
-    return tuple(flag.said for flag in flags if flag.model == model)
-
-
-def _select_run_settings(said: Sequence[Setting]) -> tuple[Setting, ...]:
-    return tuple(one for one in said if one.path[0] in RUN_KEYS)
-
-
-def _select_model_settings(said: Sequence[Setting]) -> tuple[Setting, ...]:
-    return tuple(one for one in said if one.path[0] not in RUN_KEYS)
-
-
-def _read_flags(project: Project, given: Overrides, faults: Faults) -> Iterator[_Flag]:
+def _read_flags(
+    project: Project, given: Overrides, faults: Faults
+) -> Iterator[tuple[str | None, Setting]]:
+    """Yield the model of each flag, None for all models, and its setting."""
     for name, text in given.flags.items():
         with faults.at(Place(key=f"--{name}")):
             for said in _parse_setting((name,), text, SettingLayer.FLAG, Place(key=f"--{name}")):
-                yield _Flag(model=None, said=said)
+                yield None, said
     for text in given.sets:
         with faults.at(Place(key=f"--set {text[:80]}")):
             model, path, value = _split_flag(text, project.models)
             if model is None and path == ("checkpoint",):
                 raise UsageError(
-                    "each model has its own checkpoint", hint="write --set NAME.checkpoint=PATH"
+                    "each model has its own checkpoint",
+                    hint="write --set NAME.checkpoint=PATH",
+                    code=ErrorCode.UNKNOWN_NAME,
                 )
             if model is not None and path[:1] and path[0] in RUN_KEYS:
                 name = path[0]
                 raise UsageError(
-                    f"{name} is a setting of the run", hint=f"write --set {name}={value}"
+                    f"{name} is a setting of the run",
+                    hint=f"write --set {name}={value}",
+                    code=ErrorCode.UNKNOWN_NAME,
                 )
             table = ("defaults",) if model is None else ("models", model)
             with faults.record_rejection((*table, *path)):
                 for said in _parse_setting(path, value, SettingLayer.FLAG, Place(key="--set")):
-                    yield _Flag(model=model, said=replace(said, shared=model is None))
+                    yield model, replace(said, shared=model is None)
 
 
 def _split_flag(text: str, models: Mapping[str, object]) -> tuple[str | None, KeyPath, str]:
@@ -196,14 +174,9 @@ def _parse_key_path(text: str) -> KeyPath:
     if "\n" in text or text.count(".") > len(text) // 2:
         return ()
     try:
-        table: object = tomllib.loads(f"{text} = 0")
+        return parse_dotted_key(text)
     except ValueError:
         return ()
-    parts: list[str] = []
-    while isinstance(table, dict):
-        ((part, table),) = table.items()
-        parts.append(part)
-    return tuple(parts)
 
 
 def _parse_setting(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,50 +131,40 @@ def _verify_run_record(
 
 def _check_seal(record: RunRecord, text: bytes, of: str) -> ProvenanceCheck:
     well = seal_holds(text)
-    if well is None:
-        well = None if not record.seal and not _has_seal(text) else False
+    if well is None and (record.seal or b'"seal"' in text):
+        well = False
     found = {None: CheckOutcome.LACKING, True: CheckOutcome.HOLDS, False: CheckOutcome.FAILED}[well]
     detail = {None: "not sealed", True: "", False: "changed since it was written"}[well]
     return ProvenanceCheck(of=of, what="seal", found=found, detail=detail)
 
 
-def _has_seal(text: bytes) -> bool:
-    return b'"seal"' in text
-
-
 def _check_model_result(end: ModelRun, place: Path, text: bytes | None) -> ProvenanceCheck:
     """Compare the run's result for a model with the model's manifest."""
-    if not end.artifacts:
-        detail = f"no artifacts in this run: {end.error or end.state}"
-        return ProvenanceCheck(
-            of=end.name, what="verdict", found=CheckOutcome.UNCHECKED, detail=detail
-        )
     passed = [one for one in end.artifacts if one.state is Outcome.PASSED]
+    what, found, detail = "verdict", CheckOutcome.FAILED, ""
     if not passed:
-        detail = f"no artifact passed in this run ({end.state})"
-        return ProvenanceCheck(
-            of=end.name, what="verdict", found=CheckOutcome.UNCHECKED, detail=detail
-        )
-    if text is None:
-        detail = f"{MANIFEST} is missing"
-        return ProvenanceCheck(of=end.name, what="form", found=CheckOutcome.FAILED, detail=detail)
+        found, detail = CheckOutcome.UNCHECKED, f"no artifact passed: {end.error or end.state}"
+    elif text is None:
+        what, detail = "form", f"{MANIFEST} is missing"
+    else:
+        detail = _find_difference(passed, text, place)
+        found = CheckOutcome.FAILED if detail else CheckOutcome.HOLDS
+    return ProvenanceCheck(of=end.name, what=what, found=found, detail=detail or end.state)
+
+
+def _find_difference(passed: Sequence[ArtifactRun], text: bytes, place: Path) -> str:
+    """Return how a manifest differs from the artifacts that passed in the run, if it does."""
     try:
         manifest = decode_manifest(text, place / MANIFEST)
     except UsageError:
         manifest = None
     other = [one.name for one in passed if not _has_passed(one, manifest)]
     if other:
-        detail = f"{', '.join(other)} passed in this run, but not in the manifest"
-        return ProvenanceCheck(
-            of=end.name, what="verdict", found=CheckOutcome.FAILED, detail=detail
-        )
+        return f"{', '.join(other)} passed in this run, but not in the manifest"
     changed = [one.name for one in passed if manifest is not None and _is_other_file(one, manifest)]
     if changed:
-        detail = f"{', '.join(changed)}: not the file that passed in this run; run modelc run again"
-        return ProvenanceCheck(
-            of=end.name, what="verdict", found=CheckOutcome.FAILED, detail=detail
-        )
-    return ProvenanceCheck(of=end.name, what="verdict", found=CheckOutcome.HOLDS, detail=end.state)
+        return f"{', '.join(changed)}: not the file that passed in this run; run modelc run again"
+    return ""
 
 
 def _has_passed(end: ArtifactRun, manifest: Manifest | None) -> bool:

@@ -72,9 +72,18 @@ def compare_manifests(
     measures: list[Measure] = []
     for name in dict.fromkeys((*then, *now)):
         if name not in now:
-            measures.append(_artifact_lost(then[name], name))
+            row = then[name]
+            lost = row.outcome in (Outcome.PASSED, Outcome.PENDING)  # others are no loss
+            measures.append(Measure(
+                artifact=name, measure="verdict", change=Change.WORSE if lost else Change.INFO,
+                before=str(row.outcome), after=GONE_TEXT,
+            ))  # fmt: skip
         elif name not in then:
-            measures.append(_new_artifact(now[name], name))
+            row = now[name]
+            measures.append(Measure(
+                artifact=name, measure="verdict", change=Change.NEW, before="none",
+                after=str(row.outcome), why=row.reason,
+            ))  # fmt: skip
         else:
             measures += compare_rows(name, then[name], now[name], latency=latency)
     return Comparison(
@@ -125,19 +134,6 @@ def _latest_rows(manifest: Manifest) -> dict[str, ResultRow]:
         if known is None or row.failure is not None or row.name.startswith(REJECTED_PREFIX):
             found[name] = row
     return found
-
-
-def _artifact_lost(row: ResultRow, name: str) -> Measure:
-    """Return the loss of an artifact: worse, unless it had not passed before."""
-    lost = row.outcome in (Outcome.PASSED, Outcome.PENDING)
-    return Measure(artifact=name, measure="verdict", change=Change.WORSE if lost else Change.INFO,
-                   before=str(row.outcome), after=GONE_TEXT)  # fmt: skip
-
-
-def _new_artifact(row: ResultRow, name: str) -> Measure:
-    """Return the verdict on an artifact that the earlier run lacks."""
-    return Measure(artifact=name, measure="verdict", change=Change.NEW, before="none",
-                   after=str(row.outcome), why=row.reason)  # fmt: skip
 
 
 # Smaller differences of SQNR or margin are noise, in dB. A different order of summation (another
@@ -258,11 +254,11 @@ def _restrict_to_shared(then: Verdict, now: Verdict) -> tuple[Verdict, Verdict, 
     shared = _feeds_that_count(then) & _feeds_that_count(now)
     if not shared:
         return then, now, "no common feeds"
-    return _restrict_verdict(then, shared), _restrict_verdict(now, shared), ""
-
-
-def _restrict_verdict(verdict: Verdict, feeds: set[str]) -> Verdict:
-    return replace(verdict, outputs=tuple(o for o in verdict.outputs if o.feed in feeds))
+    before, after = (
+        replace(one, outputs=tuple(o for o in one.outputs if o.feed in shared))
+        for one in (then, now)
+    )
+    return before, after, ""
 
 
 def _feeds_that_count(verdict: Verdict) -> set[str]:

@@ -77,19 +77,11 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def _markdown_rows(measures: Sequence[Measure]) -> list[str]:
-    return markdown_table(
-        _COMPARISON_HEAD,
-        (
-            (
-                code_span(m.artifact),
-                as_prose(m.measure),
-                as_prose(m.before),
-                as_prose(m.after),
-                as_prose(m.why),
-            )
-            for m in measures
-        ),
+    rows = (
+        (code_span(m.artifact), *map(as_prose, (m.measure, m.before, m.after, m.why)))
+        for m in measures
     )
+    return markdown_table(_COMPARISON_HEAD, rows)
 
 
 def comparison_page(comparison: Comparison) -> str:

@@ -73,7 +73,7 @@ def make_page(title: str, subtitle: str, banner: Markup, sections: Sequence[_Pag
     skip = tag("a", "Skip to the content", href="#main", class_="skip")
     nav = tag("nav", links, aria_label="Parts of this page")
     main = tag("main", banner, parts, id="main", tabindex=-1)
-    body = tag("body", skip, header, nav, main, _script_tag())
+    body = tag("body", skip, header, nav, main, tag("script", Markup(_read_asset("page.js"))))
     return f"<!doctype html>\n{tag('html', _page_head(title), body, lang='en')}\n"
 
 
@@ -85,19 +85,11 @@ def _page_head(title: str) -> Markup:
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="generator", content=GENERATOR_NAME),
-        _meta_tag("Content-Security-Policy", policy),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", f"{title} · modelc"),
         tag("style", Markup(_read_asset("page.css"))),
     )
-
-
-def _meta_tag(name: str, content: str) -> Markup:
-    return tag("meta", http_equiv=name, content=content)
-
-
-def _script_tag() -> Markup:
-    return tag("script", Markup(_read_asset("page.js")))
 
 
 @cache
@@ -140,16 +132,8 @@ def feeds_section(manifest: Manifest) -> Markup:
         tag("p", drawn, f", samples from {plan.samples}" if plan.samples else "", class_="quiet"),
     ]
     if plan.drawn:
-        parts.append(
-            table_tag(
-                "Feeds",
-                "feed",
-                "kind",
-                "sizes",
-                "note",
-                rows=[_feed_cells(feed) for feed in plan.drawn],
-            )
-        )
+        rows = map(_feed_cells, plan.drawn)
+        parts.append(table_tag("Feeds", "feed", "kind", "sizes", "note", rows=rows))
     return join(parts)
 
 

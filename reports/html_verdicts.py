@@ -57,13 +57,19 @@ def verdict_banner(rows: tuple[ResultRow, ...], manifest: Manifest) -> Markup:
     numbers = [(str(found[one]), str(one), str(one)) for one in WORST_FIRST if found[one]]
     numbers += [(decibel_text(least), "smallest margin", "neutral")] if least is not None else []
     numbers += [(str(len(feed_names(manifest))), "feeds", "neutral")]
+    return make_banner(state, pill(state), deployment_answer(rows, manifest), numbers)
+
+
+def make_banner(
+    state: Outcome, sign: Markup, answer: str, numbers: Sequence[tuple[str, str, str]]
+) -> Markup:
+    """Return an answer above tiles; a number has its value, label and kind."""
     tiles = [
         tag("div", tag("b", value), tag("span", label), class_=f"tile {kind}")
         for value, label, kind in numbers
     ]
-    verdict = tag("p", pill(state), " ", deployment_answer(rows, manifest), class_="answer")
-    tiled = tag("div", tiles, class_="tiles")
-    return tag("div", verdict, tiled, class_=f"banner {state}")
+    line = tag("p", sign, " ", answer, class_="answer")
+    return tag("div", line, tag("div", tiles, class_="tiles"), class_=f"banner {state}")
 
 
 def summary_section(rows: Sequence[ResultRow], manifest: Manifest) -> Markup:

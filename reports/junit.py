@@ -19,7 +19,8 @@ def render_junit(manifest: Manifest) -> str:
     A rejected artifact is a `failure`, a failed step an `error`, a pending step or a feed that
     eager rejects `skipped`. An empty run is one `error`, as zero tests would count as success.
     """
-    rows = make_rows(manifest) or (_empty_row(),)
+    empty = ResultRow(name="run", outcome=Outcome.FAILED, reason="the run built no artifact")
+    rows = make_rows(manifest) or (empty,)
     return join_suites([_row_suite(row, manifest) for row in rows])
 
 
@@ -35,10 +36,6 @@ def join_suites(suites: Sequence[ET.Element]) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
 
 
-def _empty_row() -> ResultRow:
-    return ResultRow(name="run", outcome=Outcome.FAILED, reason="the run built no artifact")
-
-
 def _row_suite(row: ResultRow, manifest: Manifest) -> ET.Element:
     cases = [*row.cases]
     if row.is_unexplained:
@@ -46,7 +43,8 @@ def _row_suite(row: ResultRow, manifest: Manifest) -> ET.Element:
     made = 0.0 if row.artifact is None else row.artifact.seconds
     judged = 0.0 if row.verdict is None else row.verdict.seconds
     suite = make_suite(row.name, [case.outcome for case in cases], seconds=made + judged)
-    suite.set("timestamp", _timestamp(manifest.created))
+    known = day_text(manifest.created) != one_line(manifest.created)
+    suite.set("timestamp", manifest.created[:19] if known else "")  # schemas allow no zone
     add_properties(suite, _row_properties(row, manifest))
     suite.extend(_feed_case(case, row) for case in cases)
     return suite
@@ -72,11 +70,6 @@ def add_properties(suite: ET.Element, found: Mapping[str, str]) -> None:
         ET.SubElement(
             properties, "property", name=escape_control(name), value=escape_control(value)
         )
-
-
-def _timestamp(created: str) -> str:
-    """Format ISO 8601 without a zone, as JUnit schemas require."""
-    return created[:19] if day_text(created) != one_line(created) else ""
 
 
 def _row_properties(row: ResultRow, manifest: Manifest) -> dict[str, str]:

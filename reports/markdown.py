@@ -46,6 +46,7 @@ def render_markdown(manifest: Manifest, commands: Sequence[ReplayCommand] = ()) 
 
 def _report_blocks(manifest: Manifest, commands: Sequence[ReplayCommand]) -> list[MarkdownBlock]:
     """Return the parts of the document, the most important first."""
+    versions = [(code_span(name), code_span(text)) for name, text in manifest.environment.items()]
     command_lines = (
         f"- {as_prose(one.purpose)}: {code_span(one.text, limit=2000, cell=False)}"
         for one in commands
@@ -66,7 +67,9 @@ def _report_blocks(manifest: Manifest, commands: Sequence[ReplayCommand]) -> lis
         ),
         MarkdownBlock("feeds", fold_lines("Feeds", _feed_table(manifest))),
         MarkdownBlock("commands", fold_lines("Commands", command_lines)),
-        MarkdownBlock("environment", fold_lines("Environment", _environment_lines(manifest))),
+        MarkdownBlock(
+            "environment", fold_lines("Environment", markdown_table(("what", "version"), versions))
+        ),
     ]
     return [block for block in found if block.lines]
 
@@ -89,12 +92,11 @@ def _summary_table(rows: Sequence[ResultRow], manifest: Manifest) -> str:
 
 
 def _verdict_lines(rows: Sequence[ResultRow]) -> list[str]:
-    lines = summary_lines(rows)
     cells = (
         (code_span(one.name), OUTCOME_MARKS[one.outcome], *map(as_prose, one.cells))
-        for one in lines
+        for one in summary_lines(rows)
     )
-    return markdown_table(SUMMARY_HEAD, cells) if lines else []
+    return markdown_table(SUMMARY_HEAD, cells)
 
 
 def _reason_lines(rows: Iterable[ResultRow]) -> list[str]:
@@ -146,8 +148,6 @@ def _accuracy_table(rows: Iterable[ResultRow]) -> list[str]:
         for name, one in found
         if one is not None
     )
-    if all(one is None for _, one in found):
-        return []
     return markdown_table(
         ("artifact", "metric", ">eager", ">artifact", ">drop", ">samples", "gate"), cells
     )
@@ -169,11 +169,7 @@ def _precision_table(rows: Iterable[ResultRow]) -> list[str]:
                 milliseconds_text(latency.parent) if latency else "",
             )
         )
-    return (
-        markdown_table(("artifact", "compute dtype", ">latency", ">fp32 parent"), cells)
-        if cells
-        else []
-    )
+    return markdown_table(("artifact", "compute dtype", ">latency", ">fp32 parent"), cells)
 
 
 def _feed_table(manifest: Manifest) -> list[str]:
@@ -186,12 +182,7 @@ def _feed_table(manifest: Manifest) -> list[str]:
         )
         for feed in manifest.feeds.drawn
     ]
-    return markdown_table(("feed", "kind", "sizes", ""), cells) if cells else []
-
-
-def _environment_lines(manifest: Manifest) -> list[str]:
-    found = [(code_span(name), code_span(text)) for name, text in manifest.environment.items()]
-    return markdown_table(("what", "version"), found) if found else []
+    return markdown_table(("feed", "kind", "sizes", ""), cells)
 
 
 MARKDOWN_LIMIT = 60_000  # bytes; GitHub accepts comments of at most 65536 characters
@@ -227,7 +218,10 @@ def code_span(text: str, limit: int = 160, *, cell: bool = True) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a table; columns whose title starts with `>` are right-aligned."""
+    """Return a table, nothing without rows; columns called `>name` are right-aligned."""
+    rows = list(rows)
+    if not rows:
+        return []
     rules = ["---:" if title.startswith(">") else "---" for title in head]
     titles = [title.removeprefix(">") for title in head]
     lines = [f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows)]

@@ -150,7 +150,8 @@ def draw_curve(points: Sequence[tuple[str, float | None]], marked: str = "") -> 
     known = [value for _, value in points if value is not None and math.isfinite(value)]
     if not known:
         return tag("p", "No layer has a finite error.", class_="quiet")
-    low, high = _round_bounds(known)
+    low, high = math.floor(min(known) / 10) * 10, math.ceil(max(known) / 10) * 10
+    low, high = (low, high) if high > low else (low - 10, low + 10)
     places = [
         _chart_point(index, len(points), value, (low, high))
         for index, (_, value) in enumerate(points)
@@ -219,12 +220,6 @@ def _wrap_svg(
     fit = "none" if stretch else None
     return tag("svg", tag("title", label), inner, viewBox=f"0 0 {size[0]} {size[1]}",
                preserveAspectRatio=fit, role="img", aria_label=label, class_=class_)  # fmt: skip
-
-
-def _round_bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Round the bounds of the values to multiples of ten."""
-    low, high = math.floor(min(values) / 10) * 10, math.ceil(max(values) / 10) * 10
-    return (low, high) if high > low else (low - 10, low + 10)
 
 
 def _chart_point(

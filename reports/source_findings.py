@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from urllib.parse import quote
 
-from ..core.findings import BranchRecord, Localisation
 from ..core.manifest import Manifest
 from .result_rows import REJECTED_PREFIX, Outcome, ResultRow, make_rows
 from .text_format import escape_control, one_line
@@ -81,7 +80,9 @@ class SourceFinding:
 def find_source_lines(manifest: Manifest) -> Iterator[SourceFinding]:
     """Yield branches, capture warnings, wrong layers, and branches frozen in rejected artifacts."""
     yield from _branch_findings(manifest)
-    yield from _findings_of_warnings(manifest)
+    for one in manifest.warned:
+        text = f"{one.kind}: {one.text}"
+        yield _make_finding(TRACE_WARNING, text, (one.file, one.line, one.kind))
     yield from _layer_findings(manifest)
     yield from _findings_of_frozen(make_rows(manifest))
 
@@ -104,26 +105,16 @@ def _branch_findings(manifest: Manifest) -> Iterator[SourceFinding]:
     for branch in manifest.branches:
         if not (branch.data and branch.gap_text):
             continue
+        module = f" (module {branch.module})" if branch.module else ""
         is_frozen = any(places is None or branch.place in places for places in frozen)
         yield SourceFinding(
             rule=UNTAKEN_BRANCH,
-            text=f"{branch.gap_text} of: {branch.condition}{_branch_text(branch)}",
+            text=f"{branch.gap_text} of: {branch.condition}{module}",
             file=branch.file,
             line=branch.line,
             token=branch.condition,
             level="error" if is_frozen and not branch.accepted else UNTAKEN_BRANCH.level,
             accepted=branch.accepted,
-        )
-
-
-def _branch_text(branch: BranchRecord) -> str:
-    return f" (module {branch.module})" if branch.module else ""
-
-
-def _findings_of_warnings(manifest: Manifest) -> Iterator[SourceFinding]:
-    for one in manifest.warned:
-        yield _make_finding(
-            TRACE_WARNING, f"{one.kind}: {one.text}", (one.file, one.line, one.kind)
         )
 
 
@@ -137,9 +128,11 @@ def _layer_findings(manifest: Manifest) -> Iterator[SourceFinding]:
         name = found.artifact.removeprefix(REJECTED_PREFIX)
         passed = Outcome.PASSED in (states.get(found.artifact), states.get(name))
         rejected = states.get(f"{REJECTED_PREFIX}{name}") is not None
+        cause = f": {found.cause}" if found.cause else ""
+        layer_text = f"{found.guilty} ({layer.kind})"
         yield _make_finding(
             DIVERGING_LAYER,
-            _layer_text(found, layer.kind),
+            f"{found.artifact}: {layer_text} differs from eager on feed {found.feed}{cause}",
             (layer.file, layer.line, f"{name} {layer.module}"),
             level="warning" if passed and not rejected else DIVERGING_LAYER.level,
         )
@@ -156,13 +149,6 @@ def _findings_of_frozen(rows: tuple[ResultRow, ...]) -> Iterator[SourceFinding]:
             name = row.name.removeprefix(REJECTED_PREFIX)
             text = f"{row.name} always takes one outcome: {row.reason}"
             yield _make_finding(FROZEN_BRANCH, text, (file if at else place, at, f"{name} {file}"))
-
-
-def _layer_text(found: Localisation, kind: str) -> str:
-    cause = f": {found.cause}" if found.cause else ""
-    return (
-        f"{found.artifact}: {found.guilty} ({kind}) differs from eager on feed {found.feed}{cause}"
-    )
 
 
 SARIF_SCHEMA = (
@@ -223,6 +209,9 @@ def _sarif_invocation(rows: tuple[ResultRow, ...], manifest: Manifest) -> dict[s
 
 def _sarif_result(one: SourceFinding) -> dict[str, object]:
     """Return one result; its fingerprint distinguishes it from others in the file."""
+    location: dict[str, object] = {"artifactLocation": _file_uri(one.file)}
+    if one.line > 0:
+        location["region"] = {"startLine": one.line}
     text = f"{one.rule.key}\0{one.file}\0{one.token}"
     digest = sha256(text.encode(errors="replace")).hexdigest()
     found: dict[str, object] = {
@@ -230,7 +219,7 @@ def _sarif_result(one: SourceFinding) -> dict[str, object]:
         "ruleIndex": SOURCE_RULES.index(one.rule),
         "level": one.level,
         "message": {"text": _sarif_text(one.text)},
-        "locations": [{"physicalLocation": _sarif_location(one.file, one.line)}],
+        "locations": [{"physicalLocation": location}],
         "partialFingerprints": {"modelcFinding/v1": digest[:32]},
     }
     if one.accepted:
@@ -241,13 +230,6 @@ def _sarif_result(one: SourceFinding) -> dict[str, object]:
 
 def _sarif_text(text: str) -> str:
     return one_line(text, 1000) or "no reason was recorded"
-
-
-def _sarif_location(file: str, line: int) -> dict[str, object]:
-    found: dict[str, object] = {"artifactLocation": _file_uri(file)}
-    if line > 0:
-        found["region"] = {"startLine": line}
-    return found
 
 
 def _file_uri(file: str) -> dict[str, str]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..calibration.calibration_options import RANDOM
-from ..core.findings import Accuracy
 from ..core.kinds import Precision
 from ..core.manifest import Manifest
 from ..core.records import Artifact, CalibrationRecord, Coverage, size_text
@@ -121,6 +120,8 @@ def _summary_line(row: ResultRow, place: int) -> SummaryLine:
         pending = row.pending
         made = f"{pending.target} {pending.precision}" if pending else NO_VALUE
         return SummaryLine(name=row.name, place=place, outcome=row.outcome, format=made)
+    one = artifact.latency
+    times = () if one is None else map(milliseconds_text, (one.milliseconds, one.parent))
     return SummaryLine(
         name=row.name,
         place=place,
@@ -129,31 +130,21 @@ def _summary_line(row: ResultRow, place: int) -> SummaryLine:
         format=f"{artifact.target} {artifact.precision}",
         size=size_text(artifact.size),
         figures=tuple(_figure_texts(artifact, verdict)),
-        latency=_latency_text(artifact),
+        latency="{} ({})".format(*times) if one else NO_VALUE,
         domain=NO_VALUE if artifact.domain is None else artifact.domain.describe(),
     )
 
 
 def _figure_texts(artifact: Artifact, verdict: Verdict | None) -> Iterator[str]:
     """Yield the accuracy, if measured, then the SQNR, each with its limit."""
-    if artifact.accuracy is not None:
-        yield _accuracy_text(artifact.accuracy)
+    one = artifact.accuracy
+    if one is not None:
+        limit = "" if one.max_drop is None else f" ({one.max_drop:g})"
+        yield f"{one.metric} {one.artifact:.4g}, drop {one.drop:.3g}{limit}"
     if verdict is not None and verdict.outputs:
         text = sqnr_text(verdict, " dB")
         least = verdict.sqnr_limit
         yield text if verdict.sqnr is None or least is None else f"{text} ({least:g})"
-
-
-def _accuracy_text(one: Accuracy) -> str:
-    limit = "" if one.max_drop is None else f" ({one.max_drop:g})"
-    return f"{one.metric} {one.artifact:.4g}, drop {one.drop:.3g}{limit}"
-
-
-def _latency_text(artifact: Artifact) -> str:
-    one = artifact.latency
-    if one is None:
-        return NO_VALUE
-    return f"{milliseconds_text(one.milliseconds)} ({milliseconds_text(one.parent)})"
 
 
 _INT8_NAME = str(Precision.INT8)

@@ -43,12 +43,12 @@ def remark(**changes: str | int) -> str:
     return GitHubForge().remark(Annotation(**{**given, **changes}))  # type: ignore[arg-type]
 
 
-def test_a_remark_is_a_workflow_command() -> None:
+def test_an_annotation_is_a_workflow_command() -> None:
     assert remark(file="modelc.toml", line=7) == "::error file=modelc.toml,line=7,title=t::m"
     assert remark() == "::error title=t::m"
 
 
-def test_what_would_end_a_property_or_the_message_is_escaped() -> None:
+def test_properties_and_messages_are_escaped() -> None:
     told = remark(title="a,b:c%d\ne", message="50% off:\r\n::error::x, y", file="a,b.py", line=1)
     assert told == (
         "::error file=a%2Cb.py,line=1,title=a%2Cb%3Ac%25d%0Ae::50%25 off:%0A::error::x, y"
@@ -56,12 +56,12 @@ def test_what_would_end_a_property_or_the_message_is_escaped() -> None:
     assert "\n" not in told
 
 
-def test_no_remark_is_longer_than_the_runner_takes() -> None:
+def test_annotations_are_cut_to_the_limits_of_the_runner() -> None:
     assert len(remark(message="x" * 99_999, title="t" * 999)) < 5000
 
 
 @pytest.mark.parametrize("line", ["::error::mine", "  ::stop-commands::x", "##[error]mine"])
-def test_no_text_of_others_is_a_command(line: str) -> None:
+def test_foreign_text_is_not_a_command(line: str) -> None:
     shown = GitHubForge().foreign(line)
     assert not shown.lstrip().startswith("::")
     assert "##[" not in shown
@@ -71,7 +71,7 @@ def test_names_with_colons_stay_as_they_are() -> None:
     assert GitHubForge().foreign("ok torch::nn::Linear") == "ok torch::nn::Linear"
 
 
-def test_gitlab_has_sections_with_names_that_it_takes() -> None:
+def test_gitlab_sections_have_valid_names() -> None:
     begin, end = GitLabForge().begin("my net"), GitLabForge().end("my net")
     assert re.fullmatch(r"\x1b\[0Ksection_start:\d+:my_net\r\x1b\[0Kmy net", begin)
     assert re.fullmatch(r"\x1b\[0Ksection_end:\d+:my_net\r\x1b\[0K", end)
@@ -93,14 +93,14 @@ def log() -> Log:
     return Log([])
 
 
-def test_an_attempt_that_another_may_follow_is_no_failure(log: Log) -> None:
+def test_a_failed_attempt_is_a_miss(log: Log) -> None:
     tell = log.screen(1).of("a")
     tell(Finished(step="convert onnx (export)", passed=False, seconds=1.0, attempt=True))
     tell(Finished(step="convert onnx (trace)", passed=True, seconds=1.0, attempt=True))
     assert [line.split()[0] for line in log.lines[1:]] == ["miss", "ok"]
 
 
-def test_models_one_after_the_other_have_a_group_each(log: Log) -> None:
+def test_sequential_models_have_a_group_each(log: Log) -> None:
     screen = log.screen(1)
     screen.of("a")(Finished(step="convert onnx", passed=True, seconds=1.0))
     screen.of("b")(Noted(text="slow", warning=True))
@@ -117,7 +117,7 @@ def test_models_one_after_the_other_have_a_group_each(log: Log) -> None:
     ]
 
 
-def test_models_side_by_side_share_a_group_and_name_their_lines(log: Log) -> None:
+def test_parallel_models_share_a_group_and_name_their_lines(log: Log) -> None:
     screen = log.screen(2)
     for name in ("a", "b", "a"):
         screen.of(name)(Noted(text="x"))
@@ -125,7 +125,7 @@ def test_models_side_by_side_share_a_group_and_name_their_lines(log: Log) -> Non
     assert log.lines == ["::group::models", "a  x", "b  x", "a  x", "::endgroup::"]
 
 
-def test_what_only_goes_on_has_no_line(log: Log) -> None:
+def test_progress_within_a_step_has_no_line(log: Log) -> None:
     screen = log.screen(1)
     screen.of("a")(Started(step="s"))
     screen.of("a")(Advanced(step="s", done=1, total=2))
@@ -133,7 +133,7 @@ def test_what_only_goes_on_has_no_line(log: Log) -> None:
     assert log.lines == []
 
 
-def test_the_place_of_a_job_is_what_its_environment_says() -> None:
+def test_a_job_is_detected_by_its_environment() -> None:
     github = detect_job(
         {
             "GITHUB_WORKSPACE": "/w",
@@ -152,7 +152,7 @@ def test_the_place_of_a_job_is_what_its_environment_says() -> None:
     assert detect_job({}).link == ""
 
 
-def test_quiet_goes_with_no_groups() -> None:
+def test_quiet_contradicts_ci() -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.NO_EFFECT, option="quiet")):
         make_ci_run(json=False, quiet=True)
 
@@ -214,7 +214,7 @@ def job(tmp_path: Path, gate: tuple[str, ...], surroundings: dict[str, str]) -> 
     return Job(tmp_path, {**surroundings, **github})
 
 
-def test_a_fault_of_the_project_is_a_remark_on_its_line_and_in_the_summary(job: Job) -> None:
+def test_an_error_of_the_project_is_annotated_on_its_line_and_summarised(job: Job) -> None:
     (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace("to =", "too ="))
     ran = job.run()
     assert ran.returncode == 2
@@ -223,7 +223,7 @@ def test_a_fault_of_the_project_is_a_remark_on_its_line_and_in_the_summary(job: 
     assert job.summary
 
 
-def test_a_base_that_is_not_there_is_refused_before_anything_is_made(job: Job) -> None:
+def test_a_missing_base_ends_the_run_before_it_starts(job: Job) -> None:
     ran = job.run("--fail-on-regression", "absent", "--json")
     assert ran.returncode == 2
     assert json.loads(ran.stdout)["error"]["code"] == ErrorCode.NOT_FOUND
@@ -240,7 +240,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("was", "is_", "told"), BROKEN.values(), ids=BROKEN)
-def test_a_run_that_does_not_begin_leaves_what_was_refused_and_no_old_success(
+def test_a_run_that_does_not_start_leaves_its_errors_and_no_old_success(
     job: Job, was: str, is_: str, told: str
 ) -> None:
     out = job.succeeded("out")
@@ -266,7 +266,7 @@ def test_a_run_that_does_not_begin_leaves_what_was_refused_and_no_old_success(
         ('out = "results"\nnonsense', {}, (), "out"),
     ],
 )
-def test_the_refusal_is_where_results_would_be(
+def test_errors_are_written_to_the_results_folder(
     job: Job, top: str, variable: dict[str, str], flags: tuple[str, ...], place: str
 ) -> None:
     (job.root / "ml" / "modelc.toml").write_text(f"{top}\n{PROJECT.replace('to =', 'too =')}")
@@ -278,7 +278,7 @@ def test_the_refusal_is_where_results_would_be(
     assert {path.name for path in (job.root / "ml").iterdir() if path.is_dir()} == {place}
 
 
-def test_a_key_that_cannot_be_read_keeps_the_run_from_beginning_as_well(job: Job) -> None:
+def test_an_unreadable_key_ends_the_run_before_it_starts(job: Job) -> None:
     job.succeeded("out")
     ran = job.run("--sign-key", "absent.pem")
     assert ran.returncode == 2
@@ -286,7 +286,7 @@ def test_a_key_that_cannot_be_read_keeps_the_run_from_beginning_as_well(job: Job
     assert "absent.pem" in (job.root / "ml" / "out" / "summary.md").read_text()
 
 
-def test_a_dry_run_that_is_refused_changes_nothing(job: Job) -> None:
+def test_an_invalid_dry_run_changes_nothing(job: Job) -> None:
     out = job.succeeded("out")
     (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace("to =", "too ="))
     assert job.run("--dry-run").returncode == 2
@@ -294,7 +294,7 @@ def test_a_dry_run_that_is_refused_changes_nothing(job: Job) -> None:
     assert "✅" in (out / "summary.md").read_text()
 
 
-def test_a_strangers_file_stays_and_the_other_documents_are_written(job: Job) -> None:
+def test_a_foreign_file_is_kept_and_the_other_documents_are_written(job: Job) -> None:
     out = job.succeeded("out")
     (out / "summary.md").write_text("mine")
     (out / "run.json").write_text('{"mine": 1}')
@@ -308,7 +308,7 @@ def test_a_strangers_file_stays_and_the_other_documents_are_written(job: Job) ->
     assert (out / "comment.md").read_text()
 
 
-def test_results_that_cannot_be_written_do_not_hide_what_was_refused(job: Job) -> None:
+def test_an_unwritable_folder_does_not_hide_the_error(job: Job) -> None:
     (job.root / "file").write_text("mine")
     (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace("to =", "too ="))
     ran = job.run("-o", job.root / "file")
@@ -318,7 +318,7 @@ def test_results_that_cannot_be_written_do_not_hide_what_was_refused(job: Job) -
     assert (job.root / "file").read_text() == "mine"
 
 
-def test_without_ci_only_the_old_record_goes(job: Job) -> None:
+def test_without_ci_only_the_old_record_is_removed(job: Job) -> None:
     out = job.succeeded("out")
     (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace("to =", "too ="))
     ran = job.run(ci=False)
@@ -329,7 +329,7 @@ def test_without_ci_only_the_old_record_goes(job: Job) -> None:
     assert job.left("out") == DOCUMENTS
 
 
-def test_an_index_of_ours_goes_with_the_record_and_that_of_a_stranger_stays(job: Job) -> None:
+def test_an_index_is_removed_with_the_record_unless_foreign(job: Job) -> None:
     index = job.succeeded("out") / "index.html"
     index.write_text('<meta name="generator" content="modelc report">')
     (job.root / "ml" / "modelc.toml").write_text(PROJECT.replace("to =", "too ="))
@@ -342,7 +342,7 @@ def test_an_index_of_ours_goes_with_the_record_and_that_of_a_stranger_stays(job:
 
 
 @pytest.mark.slow
-def test_a_run_with_pages_has_an_index_of_them(job: Job) -> None:
+def test_a_run_with_pages_has_an_index(job: Job) -> None:
     ran = job.run("--report", "html", ci=False)
     assert ran.returncode == 0, ran.stderr
     out = job.root / "ml" / "out"
@@ -351,7 +351,7 @@ def test_a_run_with_pages_has_an_index_of_them(job: Job) -> None:
 
 
 @pytest.mark.parametrize("more", [(), ("--report", "html")])
-def test_a_file_in_place_of_the_results_is_told_and_kept(job: Job, more: tuple[str, ...]) -> None:
+def test_a_file_in_place_of_the_results_folder_is_kept(job: Job, more: tuple[str, ...]) -> None:
     (job.root / "file").write_text("mine")
     ran = job.run("-o", job.root / "file", *more)
     assert ran.returncode == 2, ran.stderr
@@ -360,7 +360,7 @@ def test_a_file_in_place_of_the_results_is_told_and_kept(job: Job, more: tuple[s
 
 
 @pytest.mark.slow
-def test_no_record_of_an_earlier_run_outlives_one_that_is_ended(job: Job) -> None:
+def test_a_killed_run_leaves_no_record_of_an_earlier_one(job: Job) -> None:
     assert job.run("-o", job.root / "out").returncode == 0
     ends = "import os, signal\nos.kill(os.getppid(), signal.SIGTERM)\nsignal.pause()\n"
     (job.root / "ml" / "nets.py").write_text(ends)
@@ -369,7 +369,7 @@ def test_no_record_of_an_earlier_run_outlives_one_that_is_ended(job: Job) -> Non
 
 
 @pytest.mark.slow
-def test_a_job_leaves_documents_and_a_second_one_is_held_against_the_first(job: Job) -> None:
+def test_a_second_run_is_compared_with_the_first(job: Job) -> None:
     first = job.run("-o", job.root / "base")
     assert first.returncode == 0, first.stdout + first.stderr
     assert "\x1b" not in first.stdout
@@ -393,7 +393,7 @@ def test_a_job_leaves_documents_and_a_second_one_is_held_against_the_first(job: 
 
 
 @pytest.mark.slow
-def test_a_gate_that_breaks_is_a_remark_on_its_line(job: Job) -> None:
+def test_a_broken_gate_is_annotated_on_its_line(job: Job) -> None:
     gated = PROJECT + '\n[models.one.gates]\nmax-size = "1 kB"\n'
     (job.root / "ml" / "modelc.toml").write_text(gated)
     ran = job.run()
@@ -403,7 +403,7 @@ def test_a_gate_that_breaks_is_a_remark_on_its_line(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_gitlab_is_written_sections_and_no_commands(job: Job) -> None:
+def test_gitlab_gets_sections_and_no_commands(job: Job) -> None:
     job.environment.update(GITLAB_CI="true", CI_PROJECT_DIR=str(job.root))
     ran = job.run()
     assert ran.returncode == 0, ran.stderr

@@ -207,8 +207,7 @@ def test_a_folder_that_is_validated_is_reported(
 def test_an_unknown_report_is_refused_before_the_run(
     refuse: Callable[..., str], digits: tuple[str, ...]
 ) -> None:
-    told = refuse("export", *digits, "--to", "torchscript", "--report", "htm", code=2)
-    assert told.endswith("html, md, junit, sarif, json")
+    assert "'html'" in refuse("export", *digits, "--to", "torchscript", "--report", "htm", code=2)
 
 
 @pytest.fixture

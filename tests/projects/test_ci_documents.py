@@ -84,9 +84,6 @@ def test_a_suite_is_a_model_and_a_case_an_artifact() -> None:
         "bad/model": "error",
         "last/model": "skipped",
     }
-
-
-def test_the_sums_are_those_of_the_cases() -> None:
     found = JUnitXml.fromstring(write_junit(MIXED).encode())
     assert (found.tests, found.failures, found.errors, found.skipped) == (6, 1, 2, 2)
 
@@ -96,15 +93,11 @@ def test_a_passed_artifact_that_breaks_a_gate_is_a_failure() -> None:
     assert cases(run(model("net", end("onnx"), breaches=(breach,)))) == {"net/onnx": "failure"}
 
 
-def test_a_passed_artifact_that_is_worse_than_the_base_is_a_failure() -> None:
-    regression = Regression(base="b", changed=(WORSE,), compared=2)
-    assert cases(run(model("net", end("onnx")), regression=regression)) == {"net/onnx": "failure"}
-
-
-def test_an_artifact_that_is_missing_now_is_a_failure() -> None:
-    regression = Regression(base="b", changed=(replace(WORSE, artifact="pt2"),), compared=2)
+@pytest.mark.parametrize("artifact", ["onnx", "pt2"])  # worse, missing now
+def test_a_regression_is_a_failure(artifact: str) -> None:
+    regression = Regression(base="b", changed=(replace(WORSE, artifact=artifact),), compared=2)
     found = cases(run(model("net", end("onnx")), regression=regression))
-    assert found == {"net/onnx": "passed", "net/pt2": "failure"}
+    assert found == {"net/onnx": "passed", f"net/{artifact}": "failure"}
 
 
 def test_a_run_of_nothing_is_an_error() -> None:
@@ -160,17 +153,13 @@ def test_foreign_text_is_shown_as_text(records: ModuleType) -> None:
     ET.fromstring(write_junit(record).partition("\n")[2])
 
 
-def test_a_comment_is_short_and_has_its_own_mark() -> None:
+def test_a_comment_is_short_has_its_own_mark_and_links_to_the_log() -> None:
     many = [model(f"m{i}", end("onnx", "rejected", "x" * 300)) for i in range(300)]
     text = write_comment(run(*many, code=1), link="https://forge.example/run/1")
     assert text.startswith(COMMENT_MARK)
     assert len(text.encode()) <= 16_000
     assert "and 280 more" in text
     assert "see summary.md" in text
-
-
-def test_a_comment_links_to_the_log() -> None:
-    text = write_comment(run(model("net", end("onnx"))), link="https://forge.example/run/1")
     assert "](https://forge.example/run/1)" in text
 
 

@@ -70,21 +70,17 @@ def links(page: Path) -> list[tuple[Path, str]]:
     return [(page.parent / unquote(file), place) for file, place in found]
 
 
-def test_every_artifact_has_a_row_that_leads_to_its_card(project: Path) -> None:
+def test_every_artifact_links_to_its_card_wherever_the_folder_lies(
+    project: Path, tmp_path: Path
+) -> None:
     write_project_reports(project, HTML)
-    found = links(project / INDEX_FILE)
+    found = links(Path(shutil.move(project, tmp_path / "else where")) / INDEX_FILE)
     assert {file.parent.name for file, _ in found} == {"net", "a b", "all"}
     for file, place in found:
         assert f'id="{place}"' in file.read_text(encoding="utf-8")
 
 
-def test_links_work_after_the_folder_was_moved(project: Path, tmp_path: Path) -> None:
-    write_project_reports(project, HTML)
-    shutil.move(project, tmp_path / "else where")
-    assert all(file.is_file() for file, _ in links(tmp_path / "else where" / INDEX_FILE))
-
-
-def test_what_did_not_pass_stands_first_and_says_why(project: Path) -> None:
+def test_what_did_not_pass_is_first_with_its_reason(project: Path) -> None:
     lines = index_lines(read_results(project))
     outcomes = [one.line.outcome for one in lines]
     assert outcomes == sorted(outcomes, key=list(dict.fromkeys(outcomes)).index)
@@ -97,7 +93,7 @@ def test_what_did_not_pass_stands_first_and_says_why(project: Path) -> None:
     assert STOPPED in page
 
 
-def test_an_older_success_of_a_model_that_stopped_is_no_row(project: Path, good: Manifest) -> None:
+def test_an_older_success_of_a_failed_model_is_no_row(project: Path, good: Manifest) -> None:
     (project / "bad").mkdir()
     write_manifest(good, project / "bad")
     lines = [one for one in index_lines(read_results(project)) if one.model == "bad"]
@@ -118,7 +114,7 @@ def test_an_artifact_that_breaks_a_gate_may_not_be_deployed(project: Path) -> No
     )  # fmt: skip
 
 
-def test_what_got_worse_than_the_base_is_on_the_page(project: Path) -> None:
+def test_regressions_are_on_the_page(project: Path) -> None:
     results = read_results(project)
     worse = MeasureChange(model="net", artifact="onnx", measure="size", change=Change.WORSE,
                     before="1 MB", after="2 MB", why="grown")  # fmt: skip
@@ -142,14 +138,14 @@ def test_an_empty_project_says_no(tmp_path: Path) -> None:
     assert 'class="banner failed"' in render_index(read_results(tmp_path))
 
 
-def test_a_record_that_leads_out_of_the_folder_is_refused(project: Path) -> None:
+def test_a_record_that_leads_out_of_the_folder_is_rejected(project: Path) -> None:
     text = (project / "run.json").read_text()
     (project / "run.json").write_text(text.replace('"name": "net"', '"name": "../net"'))
     with pytest.raises(UsageError, check=has_code(ErrorCode.CORRUPT_FILE, naming="../net")):
         read_results(project)
 
 
-def test_the_page_of_a_stranger_is_not_replaced(project: Path) -> None:
+def test_a_foreign_page_is_not_replaced(project: Path) -> None:
     (project / INDEX_FILE).write_text("<h1>mine</h1>")
     with pytest.raises(UsageError) as caught:
         write_project_reports(project, HTML)
@@ -194,7 +190,7 @@ def test_what_was_replaced_after_the_run_is_not_deployed(
 
 
 @pytest.mark.parametrize("state", [Outcome.FAILED, Outcome.PENDING])
-def test_an_artifact_that_the_run_did_not_make_is_not_its_success(
+def test_an_artifact_of_a_later_export_is_not_a_success_of_the_run(
     project: Path, good: Manifest, state: Outcome
 ) -> None:
     results = read_results(project)

@@ -13,6 +13,7 @@ from torch import nn
 
 from modelc.converters import onnx_model
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
+from modelc.projects import project_template
 from modelc.projects.model_orders import plan_project
 from modelc.projects.project_template import NewProject, create_project
 
@@ -234,15 +235,18 @@ def test_a_path_that_is_no_text_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "modelc.toml").exists()
 
 
-def test_what_cannot_be_read_back_is_not_left_behind(tmp_path: Path) -> None:
+def test_an_invalid_file_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Unknown:
         NAME = "made-up"
 
         def __getattr__(self, name: str) -> object:
             return getattr(onnx_model, name)
 
-    with pytest.raises(UsageError, match="unknown target 'made-up'"):
-        begun(tmp_path, DIGITS, targets=(Unknown(),))
+    monkeypatch.setattr(project_template, "TARGETS", (Unknown(),))
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming="'made-up'")):
+        begun(tmp_path, DIGITS)
     assert not list(tmp_path.iterdir())
 
 

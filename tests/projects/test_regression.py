@@ -68,13 +68,13 @@ def listed(found: Regression) -> list[tuple[str, str, Change]]:
     return [(one.artifact, one.measure, one.change) for one in found.changed]
 
 
-def test_a_run_beside_itself_has_no_change(proven: Callable[..., Manifest]) -> None:
+def test_a_run_compared_with_itself_has_no_change(proven: Callable[..., Manifest]) -> None:
     found = beside(proven("onnx"), proven("onnx"), parts(("onnx",)))
     assert found.changed == ()
     assert found.compared > 2
 
 
-def test_an_artifact_that_is_now_refused_is_worse_and_fails_the_run(
+def test_an_artifact_that_is_rejected_now_is_worse_and_fails_the_run(
     proven: Callable[..., Manifest], records: ModuleType
 ) -> None:
     verdict = records.judged("rejected/onnx", state=State.FAILED, reason="SQNR 9 dB < 90")
@@ -98,7 +98,7 @@ def test_an_artifact_that_is_now_refused_is_worse_and_fails_the_run(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_grew_slowed_or_got_coarser_is_worse(
+def test_larger_slower_or_less_exact_is_worse(
     proven: Callable[..., Manifest], changes: dict[str, object], measure: str
 ) -> None:
     was = Latency(milliseconds=1.0, parent=1.0, device="cpu", runs=50)
@@ -107,14 +107,14 @@ def test_what_grew_slowed_or_got_coarser_is_worse(
     assert ("onnx", measure, Change.WORSE) in listed(found)
 
 
-def test_a_proven_artifact_that_is_declared_and_not_made_is_worse(
+def test_a_declared_artifact_that_is_missing_now_is_worse(
     proven: Callable[..., Manifest],
 ) -> None:
     found = beside(proven("onnx", "pt2"), proven("onnx"), parts(("onnx", "pt2")))
     assert listed(found) == [("pt2", "verdict", Change.WORSE)]
 
 
-def test_an_artifact_that_the_project_no_longer_declares_is_told(
+def test_an_artifact_that_is_no_longer_declared_is_reported(
     proven: Callable[..., Manifest],
 ) -> None:
     found = beside(proven("onnx", "pt2"), proven("onnx"), parts(("onnx",)))
@@ -122,12 +122,14 @@ def test_an_artifact_that_the_project_no_longer_declares_is_told(
     assert "declared" in found.changed[0].after
 
 
-def test_what_this_run_was_not_asked_for_is_not_compared(proven: Callable[..., Manifest]) -> None:
+def test_artifacts_that_were_not_requested_are_not_compared(
+    proven: Callable[..., Manifest],
+) -> None:
     found = beside(proven("onnx", "pt2"), proven("onnx"), parts(("onnx", "pt2"), ("onnx",)))
     assert found.changed == ()
 
 
-def test_what_another_run_left_in_the_folder_does_not_stand_for_this_one(
+def test_artifacts_of_other_runs_in_the_folder_do_not_count(
     proven: Callable[..., Manifest],
 ) -> None:
     left = replace(proven("onnx", "pt2"), steps=("onnx",))
@@ -135,7 +137,7 @@ def test_what_another_run_left_in_the_folder_does_not_stand_for_this_one(
     assert found.changed == ()
 
 
-def test_a_model_that_stopped_has_lost_all_that_was_proven(
+def test_a_failed_model_has_lost_its_passed_artifacts(
     proven: Callable[..., Manifest],
 ) -> None:
     error = CheckpointError("net.pt is cut short", hint="fetch it again")
@@ -154,7 +156,7 @@ def test_a_step_that_failed_is_worse_with_its_reason(proven: Callable[..., Manif
 
 
 @pytest.mark.parametrize(("prepare_only", "change"), [(False, Change.WORSE), (True, Change.INFO)])
-def test_what_waits_for_another_host_is_worse_unless_that_is_what_was_asked(
+def test_a_pending_artifact_is_worse_unless_only_prepared(
     proven: Callable[..., Manifest], prepare_only: bool, change: Change
 ) -> None:
     pending = Pending(
@@ -166,7 +168,7 @@ def test_what_waits_for_another_host_is_worse_unless_that_is_what_was_asked(
     assert listed(found) == [("onnx", "verdict", change)]
 
 
-def test_models_that_are_new_gone_or_not_asked_for_are_told(
+def test_new_missing_and_unrequested_models_are_reported(
     proven: Callable[..., Manifest],
 ) -> None:
     base = BaseRun(path=Path("base"), manifests={"old": proven("onnx"), "other": proven("onnx")})
@@ -184,13 +186,13 @@ def test_models_that_are_new_gone_or_not_asked_for_are_told(
     assert [text.partition(":")[0] for text in found.left_out] == ["other"]
 
 
-def test_a_model_that_the_run_did_not_come_to_is_named(proven: Callable[..., Manifest]) -> None:
+def test_a_skipped_model_is_named(proven: Callable[..., Manifest]) -> None:
     ended = ModelOutcome(name="net", folder="out/net", started=False)
     found = beside(proven("onnx"), ended, parts(("onnx",)))
     assert [text.partition(":")[0] for text in found.left_out] == ["net"]
 
 
-def test_a_run_that_failed_keeps_its_code_where_nothing_is_worse(
+def test_a_failed_run_keeps_its_code_if_nothing_is_worse(
     proven: Callable[..., Manifest],
 ) -> None:
     error = ConversionError("-", hint="-")
@@ -211,15 +213,13 @@ def test_the_base_is_a_folder_or_its_run_json(
 
 
 @pytest.mark.parametrize("name", ["", "absent", "absent/run.json", "file"])
-def test_a_base_without_any_record_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_base_without_manifests_is_rejected(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--fail-on-regression"):
         read_base(tmp_path / name)
 
 
-def test_a_record_of_the_base_that_is_damaged_is_refused(
-    proven: Callable[..., Manifest], tmp_path: Path
-) -> None:
+def test_a_corrupt_base_is_rejected(proven: Callable[..., Manifest], tmp_path: Path) -> None:
     (tmp_path / "net").mkdir()
     path = write_manifest(proven("onnx"), tmp_path / "net")
     path.write_bytes(path.read_bytes()[:-200])

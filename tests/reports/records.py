@@ -149,73 +149,42 @@ def manifest(**changes: object) -> Manifest:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
+# fmt: off
+# Records with a field per line would take three pages.
 def int8_artifact() -> Artifact:
     """An artifact with everything on record that one can have."""
     return artifact(
-        "onnx-int8",
-        Precision.INT8,
-        parent=f"{'onnx':0<64}",
-        made_from="onnx",
+        "onnx-int8", Precision.INT8, parent=f"{'onnx':0<64}", made_from="onnx",
         capture="onnxruntime",
         attempts=(
             Attempt(
-                capture="onnxruntime",
-                outcome="passed",
-                reason="",
-                seconds=3.0,
-                sqnr=31.0,
-                latency=Latency(milliseconds=0.4, parent=0.9, device="cpu", runs=50),
-                size=31_000,
+                capture="onnxruntime", outcome="passed", reason="", seconds=3.0, sqnr=31.0,
+                latency=Latency(milliseconds=0.4, parent=0.9, device="cpu", runs=50), size=31_000,
             ),
             Attempt(
                 capture="nncf", outcome="failed", reason="SQNR 9.1 dB < 15", seconds=9.0, sqnr=9.1
             ),
         ),
         calibration=CalibrationRecord(
-            source="digits_calib",
-            kind="folder",
-            found=400,
-            used=300,
-            held_out=16,
-            selection="random",
-            seed=0,
-            digest="c" * 64,
-            preprocess="unit",
+            source="digits_calib", kind="folder", found=400, used=300, held_out=16,
+            selection="random", seed=0, digest="c" * 64, preprocess="unit",
             findings=("3 samples are all zero",),
         ),
         coverage=Coverage(
-            layers={"int8": 4, "fp32": 1},
-            share={"int8": 0.93, "fp32": 0.07},
-            work="FLOPs",
+            layers={"int8": 4, "fp32": 1}, share={"int8": 0.93, "fp32": 0.07}, work="FLOPs",
             source="ONNX types",
         ),
         latency=Latency(milliseconds=0.41, parent=0.93, device="cpu", runs=50),
         accuracy=Accuracy(
-            metric="top1",
-            higher_is_better=True,
-            samples=1000,
-            eager=0.974,
-            artifact=0.969,
-            drop=0.005,
-            low=0.001,
-            high=0.009,
-            confidence=0.95,
-            method="paired bootstrap",
-            disagreements=12,
-            disagreeing=("img/07.png", "img/31.png"),
-            max_drop=0.01,
+            metric="top1", higher_is_better=True, samples=1000, eager=0.974, artifact=0.969,
+            drop=0.005, low=0.001, high=0.009, confidence=0.95, method="paired bootstrap",
+            disagreements=12, disagreeing=("img/07.png", "img/31.png"), max_drop=0.01,
         ),
         tradeoffs=(
             TradeOff(kept=(), passed=False, sqnr=24.0, drop=0.02, latency=0.35, parent=0.93),
             TradeOff(
-                kept=("head.fc",),
-                passed=True,
-                sqnr=31.0,
-                drop=0.005,
-                latency=0.41,
-                parent=0.93,
-                seconds=12.0,
-                chosen=True,
+                kept=("head.fc",), passed=True, sqnr=31.0, drop=0.005, latency=0.41, parent=0.93,
+                seconds=12.0, chosen=True,
             ),
         ),
         notes=("kept 1 layer in fp32",),
@@ -226,39 +195,23 @@ def localised() -> Localisation:
     """The second of three layers is wrong."""
     layers = tuple(
         Layer(
-            module=f"blocks.{i}.norm",
-            kind="LayerNorm",
-            file="nets/digits.py",
-            line=40 + i,
-            node=f"/blocks.{i}/norm/LayerNormalization",
-            operator="LayerNormalization",
-            local=local,
-            accumulated=after,
-            before=before,
+            module=f"blocks.{i}.norm", kind="LayerNorm", file="nets/digits.py", line=40 + i,
+            node=f"/blocks.{i}/norm/LayerNormalization", operator="LayerNormalization",
+            local=local, accumulated=after, before=before,
             cause="epsilon 1e-3, not 1e-5" if i == 1 else "",
         )
         for i, local, before, after in (
-            (1, 31.5, 128.0, 31.4),
-            (2, 131.0, 31.4, 30.0),
-            (0, None, None, 128.0),
+            (1, 31.5, 128.0, 31.4), (2, 131.0, 31.4, 30.0), (0, None, None, 128.0),
         )
     )
     return Localisation(
-        artifact="rejected/openvino",
-        feed="opt",
-        guilty="blocks.1.norm",
-        cause="epsilon 1e-3, not 1e-5",
-        layers=layers,
+        artifact="rejected/openvino", feed="opt", guilty="blocks.1.norm",
+        cause="epsilon 1e-3, not 1e-5", layers=layers,
         curve=(
-            ("blocks.0.norm", 128.0),
-            ("blocks.1.norm", 31.4),
-            ("blocks.2.norm", 30.0),
+            ("blocks.0.norm", 128.0), ("blocks.1.norm", 31.4), ("blocks.2.norm", 30.0),
             ("fc", None),
         ),
-        runs=6,
-        seconds=1.5,
-        memory=21_000_000,
-        reproducer="debug/blocks.1.norm",
+        runs=6, seconds=1.5, memory=21_000_000, reproducer="debug/blocks.1.norm",
     )
 
 
@@ -271,9 +224,7 @@ def full() -> Manifest:
         FeedRecord(name="batch=7", kind="shape", skipped="the batch must be even"),
     )
     int8_feeds = [
-        measured("held-1", 12.0),
-        measured("sample", 4.0),
-        measured("zeros", None, loose=True),
+        measured("held-1", 12.0), measured("sample", 4.0), measured("zeros", None, loose=True),
     ]
     return manifest(
         feeds=FeedPlan(count=5, seed=3, samples="../models/samples.npz", drawn=feeds),
@@ -281,27 +232,18 @@ def full() -> Manifest:
             artifact("onnx", notes=("batch is dynamic",)),
             int8_artifact(),
             artifact(
-                "rejected/openvino",
-                rejected=True,
-                capture="trace",
+                "rejected/openvino", rejected=True, capture="trace",
                 frozen=("nets/digits.py:24",),
             ),
             artifact("rejected/torchscript", rejected=True),
         ),
         verdicts=(
             judged(
-                "onnx",
-                measured("sample", 28.0),
-                measured("zeros", None),
-                measured("huge", 2.0),
+                "onnx", measured("sample", 28.0), measured("zeros", None), measured("huge", 2.0),
                 measured("sample", 17.0, "boxes"),
                 worst=WorstFeed(
-                    feed="huge",
-                    output="logits",
-                    headroom=2.0,
-                    file="worst/onnx.npz",
-                    replay="modelc validate out --feed worst/onnx.npz",
-                    searched=40,
+                    feed="huge", output="logits", headroom=2.0, file="worst/onnx.npz",
+                    replay="modelc validate out --feed worst/onnx.npz", searched=40,
                 ),
             ),
             judged(
@@ -309,58 +251,38 @@ def full() -> Manifest:
                 *int8_feeds,
                 histograms=(
                     Histogram(
-                        output="logits",
-                        feed="sample",
-                        edges=(-2.0, -1.0, 0.0, 1.0, 2.0),
-                        eager=(1, 20, 17, 2),
-                        artifact=(2, 18, 18, 2),
+                        output="logits", feed="sample", edges=(-2.0, -1.0, 0.0, 1.0, 2.0),
+                        eager=(1, 20, 17, 2), artifact=(2, 18, 18, 2),
                     ),
                 ),
             ),
             judged(
-                "rejected/openvino",
-                measured("sample", -58.5),
-                measured("zeros", 30.0),
-                state=State.FAILED,
-                reason="output 'logits' on feed sample: SQNR 31.5 dB < 90",
+                "rejected/openvino", measured("sample", -58.5), measured("zeros", 30.0),
+                state=State.FAILED, reason="output 'logits' on feed sample: SQNR 31.5 dB < 90",
                 notes=("the first wrong layer is blocks.1.norm",),
             ),
             judged(
-                "rejected/torchscript",
-                state=State.ERROR,
-                reason="the runtime ended: signal 11",
+                "rejected/torchscript", state=State.ERROR, reason="the runtime ended: signal 11",
                 feeds=("sample",),
             ),
         ),
         failures=(
             Failure(
-                step="pt2",
-                message="torch.export refused it: x.item()",
-                hint="--capture script",
+                step="pt2", message="torch.export refused it: x.item()", hint="--capture script",
                 exit_code=5,
             ),
         ),
         pending=(
             Pending(
-                step="tensorrt",
-                target="tensorrt",
-                precision=Precision.FP32,
-                made_from="onnx",
-                parent=f"{'onnx':0<64}",
-                reason="no CUDA driver",
-                command="modelc build-trt",
-                warnings=("TopK with k > 3840",),
-                memory=192_504,
+                step="tensorrt", target="tensorrt", precision=Precision.FP32, made_from="onnx",
+                parent=f"{'onnx':0<64}", reason="no CUDA driver", command="modelc build-trt",
+                warnings=("TopK with k > 3840",), memory=192_504,
             ),
         ),
         branches=(
             BranchRecord(
-                file="nets/digits.py",
-                line=24,
-                condition="x.mean() > 0",
-                module="body",
-                arms={"true": "sample"},
-                data=True,
+                file="nets/digits.py", line=24, condition="x.mean() > 0", module="body",
+                arms={"true": "sample"}, data=True,
             ),
             BranchRecord(
                 file="nets/digits.py", line=31, condition="x.max() > 9", data=True, accepted=True
@@ -369,20 +291,17 @@ def full() -> Manifest:
                 file="nets/digits.py", line=50, condition="self.deep", arms={"true": "sample"}
             ),
             BranchRecord(
-                file="nets/digits.py",
-                line=60,
-                condition="x.min() < 0",
-                data=True,
+                file="nets/digits.py", line=60, condition="x.min() < 0", data=True,
                 arms={"true": "sample", "false": "zeros"},
             ),
         ),
         warned=(
             Warned(file="nets\\digits.py", line=24, text="Converting a tensor to a Python boolean"),
         ),
-        localisations=(localised(),),
-        notes=("two outputs are not deterministic",),
+        localisations=(localised(),), notes=("two outputs are not deterministic",),
         steps=("onnx", "onnx-int8", "openvino", "torchscript", "pt2", "tensorrt"),
     )
+# fmt: on
 
 
 def failed_only() -> Manifest:

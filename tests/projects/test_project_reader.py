@@ -1,4 +1,4 @@
-"""modelc.toml, read: what it may say, and how it is told what it may not."""
+"""Reading modelc.toml: its settings, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(folder: Path, text: str) -> Project:
     return read_project(file)
 
 
-def refusal(folder: Path, text: str) -> UsageError:
+def error_of(folder: Path, text: str) -> UsageError:
     with pytest.raises(UsageError) as caught:
         read(folder, text)
     return caught.value
@@ -81,7 +81,7 @@ def test_limits_may_be_texts_as_the_option_takes_them(tmp_path: Path) -> None:
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     text = f'jobs = 0\nsede = 1\n{DIGITS}seed = "x"\n[models.other]\nfeeds = 2\n'
-    error = refusal(tmp_path, text)
+    error = error_of(tmp_path, text)
     assert isinstance(error, ProjectError)
     file = tmp_path / "modelc.toml"
     invalid, unknown = ErrorCode.INVALID_VALUE, ErrorCode.UNKNOWN_NAME
@@ -140,7 +140,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
 def test_an_invalid_setting_is_named_with_its_place(
     text: str, code: ErrorCode | None, naming: str, hint: str, tmp_path: Path
 ) -> None:
-    error = refusal(tmp_path, text)
+    error = error_of(tmp_path, text)
     assert str(tmp_path / "modelc.toml") in error.text
     assert error.code is code
     assert naming in error.text
@@ -148,7 +148,7 @@ def test_an_invalid_setting_is_named_with_its_place(
 
 
 def test_a_key_of_one_model_alone_is_not_sent_to_the_defaults(tmp_path: Path) -> None:
-    error = refusal(tmp_path, '[defaults]\ncheckpoint = "x"\n')
+    error = error_of(tmp_path, '[defaults]\ncheckpoint = "x"\n')
     assert str(error.place).endswith(":2 [defaults]")
     assert (error.code, "'checkpoint'" in error.message) == (ErrorCode.UNKNOWN_NAME, True)
     assert "[models.NAME]" in error.hint
@@ -159,14 +159,14 @@ def test_a_key_of_one_model_alone_is_not_sent_to_the_defaults(tmp_path: Path) ->
     "name", ["a/b", "..", ".hidden", "a b", "", "CON", "nul.txt", "x" * 65, "a.", "é", "seed"]
 )
 def test_a_name_that_is_no_folder_everywhere_is_refused(name: str, tmp_path: Path) -> None:
-    error = refusal(tmp_path, f'[models."{name}"]\ncheckpoint = "d.pt"\n')
+    error = error_of(tmp_path, f'[models."{name}"]\ncheckpoint = "d.pt"\n')
     assert ":1 [models." in error.text
     assert error.code is ErrorCode.INVALID_VALUE
     assert repr(name) in error.message
 
 
 def test_names_that_differ_by_case_alone_are_refused(tmp_path: Path) -> None:
-    error = refusal(tmp_path, f'{DIGITS}[models.Digits]\ncheckpoint = "d.pt"\n')
+    error = error_of(tmp_path, f'{DIGITS}[models.Digits]\ncheckpoint = "d.pt"\n')
     assert error.code is ErrorCode.SAME_FILE
     assert {"Digits", "digits"} <= set(error.message.split())
 
@@ -185,7 +185,7 @@ def test_names_that_differ_by_case_alone_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_toml_is_told_with_its_line(text: str, says: str, tmp_path: Path) -> None:
-    error = refusal(tmp_path, text)
+    error = error_of(tmp_path, text)
     assert says in error.text
     assert error.hint
 

@@ -1,4 +1,4 @@
-"""`--only`: what is named is made, with what it is made from; what is not there is told."""
+"""`to` times `precision`, and `--only`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from modelc.converters.registry import TARGETS
 from modelc.core.errors import ErrorCode, UsageError
-from modelc.projects.artifact_selection import select_models
+from modelc.core.kinds import Precision
+from modelc.projects.artifact_selection import cross_formats, select_models
 from modelc.projects.model_orders import plan_project
 from modelc.projects.project_records import ModelOrder
 
@@ -100,3 +102,35 @@ def test_words_that_leave_nothing_are_told(models: tuple[ModelOrder, ...]) -> No
         check=has_code(ErrorCode.NOTHING_TO_DO, option="only", naming="torchscript,int8"),
     ):
         select_models(models, ["torchscript", "int8"])
+
+
+def test_every_format_is_wanted_at_every_precision_that_it_has() -> None:
+    names = [target.NAME for target in TARGETS]
+    precisions = list(Precision)
+    matrix = cross_formats(names, precisions)
+    has = {(t.NAME, p) for t in TARGETS for p in t.MADE_FROM}
+    assert {(one.target, one.precision) for one in matrix.wanted} == has
+    assert len(matrix.left_out) == len(names) * len(precisions) - len(has)
+
+
+def test_what_a_format_lacks_is_left_out_and_said() -> None:
+    matrix = cross_formats(["torchscript", "onnx"], ["fp32", "fp16"])
+    assert [one.name for one in matrix.wanted] == ["torchscript", "onnx", "onnx-fp16"]
+    (left_out,) = matrix.left_out
+    assert {"torchscript", "fp16"} <= set(left_out.split())
+
+
+def test_a_format_with_its_own_precision_is_that_alone() -> None:
+    matrix = cross_formats(["onnx", "openvino:fp16"], ["int8"])
+    assert [one.name for one in matrix.wanted] == ["onnx-int8", "openvino-fp16"]
+
+
+def test_what_is_named_twice_is_wanted_once() -> None:
+    assert [one.name for one in cross_formats(["onnx", "onnx:fp32", "onnx"], ["fp32"]).wanted] == [
+        "onnx"
+    ]
+
+
+def test_a_precision_that_no_format_has_is_an_error() -> None:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, naming="fp16")):
+        cross_formats(["torchscript"], ["fp32", "fp16"])
