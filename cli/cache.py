@@ -80,10 +80,10 @@ def gc(
     given: Given,
 ) -> None:
     """Remove the least recently used results, beyond a size or an age."""
+    from ..core.records import size_text
     from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT, collect_garbage
     from ..pipeline.manifest_file import encode_json
     from ..projects.setting_values import parse_bytes, parse_seconds
-    from ..reports.text_format import size_text
     from .console import print_line, result_console, show_json
 
     most = DEFAULT_CACHE_LIMIT if limit is None else parse_bytes(limit, least=0)
