@@ -153,23 +153,23 @@ def _model_name(path: Path) -> str:
 
 
 _TEMPLATE_HEAD = """\
-# What modelc makes and what must hold of it: modelc run does it, modelc config shows it.
-# Every key of a model is an option of modelc export by its name; paths begin in this file's folder.
+# Models and their artifacts. `modelc run` builds them, `modelc config` shows every setting.
+# Each key of a model is an option of `modelc export`; paths are relative to this file.
 
-out = "out"              # results of a model go to out/NAME
-# jobs = 2               # models side by side
-# timeout = "30 min"     # of one step
-# keep-going = true      # begin further models when one has failed
+out = "out"              # the results of a model go to out/NAME
+# jobs = 2               # models in parallel
+# timeout = "30 min"     # per step
+# keep-going = true      # continue with the next model after a failure
 
 """
 _TEMPLATE_SAMPLES = """\
 # calib = "samples/"     # real samples; then add "int8" to precision
-# data = "labelled/"     # labelled samples; then max-drop = "1%" is what INT8 may lose
+# data = "labelled/"     # labelled samples; then max-drop = "1%" limits the loss of INT8
 """
 _TEMPLATE_TAIL = """
-# [defaults.gates]       # what every artifact must keep to, or modelc run fails
+# [defaults.gates]       # limits for every artifact; modelc run fails beyond them
 # max-size = "50 MB"
-# max-latency-ratio = 1.0  # of its FP32 parent's
+# max-latency-ratio = 1.0  # relative to the FP32 artifact
 """
 
 
@@ -178,11 +178,11 @@ def _default_lines() -> Iterator[str]:
     ready = [one for one in TARGETS if one.readiness().ready and not is_stage(one)]
     usual = [one.NAME for one in ready if not isinstance(one, Native)]
     others = [one.NAME for one in ready if one.NAME not in usual]
-    yield "[defaults]             # for every model, unless its own table says otherwise\n"
+    yield "[defaults]             # for every model, unless its table overrides them\n"
     yield f"to = [{', '.join(map(_quote, usual))}]\n"
     if others:
-        yield f"# ready here as well, with files that run code when opened: {', '.join(others)}\n"
-    yield 'precision = ["fp32"]     # of each format that has it: fp32, fp16, bf16, int8\n'
+        yield f"# also available here, in files that run code when opened: {', '.join(others)}\n"
+    yield 'precision = ["fp32"]     # for each format that supports it: fp32, fp16, bf16, int8\n'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,9 +203,9 @@ class _TemplateDraft:
             yield from (f"# {line}\n" for line in _describe_checkpoint(one))
             yield f"checkpoint = {_quote(path)}\n"
             if one.unreadable:
-                yield f"allow-pickle = false     {_EDIT}true, if you trust its maker: it is code\n"
+                yield f"allow-pickle = false     {_EDIT}true, if you trust its author: it is code\n"
             if is_foreign_program(one.kind):
-                yield f"trust = false            {_EDIT}true, if you trust its maker: it is code\n"
+                yield f"trust = false            {_EDIT}true, if you trust its author: it is code\n"
             if not one.brings_code and not one.whole:
                 yield from self._factory()
             yield from _input_line(one)
@@ -224,7 +224,7 @@ def _describe_checkpoint(one: CheckpointDescription) -> Iterator[str]:
         yield f"{one.kind}, not opened: {_comment(reason)}"
         return
     if not one.tensors:
-        yield f"{one.kind}: it brings its own code, and was not opened"
+        yield f"{one.kind}: it contains code and was not opened"
         return
     dtypes = ", ".join(dict.fromkeys(note.dtype for note in one.tensors))
     yield f"{one.kind}: {len(one.tensors)} tensors, {one.parameters:,} numbers, {dtypes}"
@@ -237,9 +237,9 @@ def _input_line(one: CheckpointDescription) -> Iterator[str]:
     """Yield the line of the inputs; as a comment if the checkpoint or the model defines them."""
     specs = ", ".join(map(_quote, one.inputs))
     if not one.inputs:
-        yield "# input = [...]          # the checkpoint says them; give them for other sizes\n"
+        yield "# input = [...]          # the checkpoint defines them; state them for other sizes\n"
     elif one.certain:
-        yield f"# input = [{specs}]  # as the model says itself\n"
+        yield f"# input = [{specs}]  # as the model declares\n"
     else:
         yield f"input = [{specs}]  {_EDIT}name, sizes, values\n"
 

@@ -122,7 +122,7 @@ def test_a_manifest_that_the_key_did_not_sign_is_not_extended(
     if stranger:
         sign_record(folder, STRANGER)
     with (
-        pytest.raises(UsageError, check=has_code(ErrorCode.FOLDER_OCCUPIED, option="sign-key")),
+        pytest.raises(UsageError, check=has_code(ErrorCode.NOT_SIGNED, option="sign-key")),
         keep_signature(folder, KEY, ignore_events),
     ):
         raise AssertionError("started")
