@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 _ASK = """
 import json, sys
 from modelc.cli import app
-code = app.door(sys.argv[1:])
+code = app.run_cli(sys.argv[1:])
 print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})]))
 """
 LOWERING = {"nncf", "modelopt", "tensorrt", "transformers"}
