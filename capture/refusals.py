@@ -1,4 +1,4 @@
-"""Causes for which captures refuse models, and the user's line in an exception."""
+"""Causes for which captures reject models, and the user's line in an exception."""
 
 from __future__ import annotations
 

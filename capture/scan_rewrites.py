@@ -22,7 +22,7 @@ from .rewrite import Module, Rewrite, swap_attribute
 # Caches of recurrent layers in transformers: assign states instead of writing them in place.
 #
 # `LinearAttentionLayer` pads its convolution state if the sequence is shorter than the kernel, a
-# branch on sizes, and copies every state into a buffer, which captures refuse or freeze.
+# branch on sizes, and copies every state into a buffer, which captures reject or freeze.
 
 
 _CACHES = "transformers.cache_utils"

@@ -80,7 +80,7 @@ def _is_method(name: str, value: object) -> bool:
 
 
 def _find_part(module: torch.nn.Module, place: str, name: str) -> torch.nn.Module:
-    # not get_submodule, which ScriptModules refuse
+    # not get_submodule, which ScriptModules reject
     parts: dict[str, torch.nn.Module] = dict(module.named_modules())
     if place in parts:
         return parts[place]

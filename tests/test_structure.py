@@ -6,15 +6,15 @@ from .structure import is_participle, measure
 
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
-    "files": 359,
-    "lines": 83_400,
-    "small_files": 9,
-    "test_lines": 62_400,
-    "participles": 26,
+    "files": 353,
+    "lines": 80_900,
+    "small_files": 6,
+    "test_lines": 61_300,
+    "participles": 17,
     "repeated_classes": 0,
     "repeated_files": 0,
-    "threaded": 53,
-    "prose": 157,
+    "threaded": 50,
+    "prose": 0,
 }
 
 

@@ -70,7 +70,7 @@ def test_the_page_has_every_figure() -> None:
     text = page(results())
     assert numbers(line_with(text, "| convert onnx")) == [1.0, 1.50, 0.20, 1.00]
     assert numbers(line_with(text, "Written at")) == [1.50, 2.00, 1.01]
-    assert numbers(line_with(text, "All in one run")) == [0.50, 0.50]
+    assert numbers(line_with(text, "one run:")) == [0.50, 0.50]
     assert "| 48x64 | modelc | 80.0 | 80.0 | 1000 | 2.00 |" in text
     assert "layers^1.00" in line_with(text, "64, modelc:")
 

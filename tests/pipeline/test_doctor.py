@@ -254,7 +254,9 @@ def test_a_torchvision_for_another_torch_is_named_with_the_fix_and_first() -> No
 def test_without_a_broken_torchvision_a_package_gets_its_own_fix() -> None:
     lost = LibraryReport(said=(ProbeResult(name="timm", works=False, told="OSError"),))
     found = check(around(packages(timm="1.0"), answers={"timm": lost}), "timm")
-    assert found.mend == "pip uninstall -y timm && pip install timm"
+    remove, install = (command.split() for command in found.mend.split(" && "))
+    assert remove == ["pip", "uninstall", "-y", "timm"]
+    assert install == ["pip", "install", "timm"]
 
 
 @pytest.mark.parametrize(
