@@ -502,7 +502,7 @@ def test_an_engine_is_measured_on_the_host_that_builds_it(
     prepared = run(order, told.append, targets=table(fake, ready=False))
     assert prepared.exit_code == 4
     notes = [one.text for one in told if isinstance(one, Noted)]
-    assert any("engine" in note and "labelled data" in note for note in notes)
+    assert any("engine" in note and "accuracy" in note for note in notes)
     done = finish_pending(
         FinishRequest(out=tmp_path / "out", measuring=asked), targets=table(fake, ready=True)
     )

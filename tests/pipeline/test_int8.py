@@ -184,7 +184,7 @@ def test_a_second_run_takes_the_calibration_from_the_cache(
         blob.write_bytes(blob.read_bytes()[:-1])
     assert again("fourth") == [""]
     notes = [event.text for event in told if isinstance(event, Noted)]
-    assert any("was changed" in note for note in notes)
+    assert any("cached" in note for note in notes)
 
 
 def test_a_quantized_onnx_is_built_upon_without_calibration(
