@@ -183,6 +183,15 @@ def test_quotients_of_multiples_round_down_exactly(job_of: JobOf, capture: Captu
     assert_agrees(job, [{"x": TENTHS}, {"x": others}, {"x": ends}], rtol=0, atol=0)
 
 
+@pytest.mark.needs("openvino")
+def test_openvino_divides_multiples_as_eager(job_of: JobOf) -> None:
+    calls = {**QUOTIENTS, **{f"rest-{name}": call for name, call in REMAINDERS.items()}}
+    calls = {name: call for name, call in calls.items() if "double" not in name}  # it has none
+    job = job_of_calls(job_of, calls, "x:float32[n=2..200]")
+    others = np.random.default_rng(1).normal(size=99).astype(np.float32) * 1000
+    assert_agrees(job, [{"x": TENTHS}, {"x": others}], rtol=0, atol=0, openvino=True)
+
+
 class Same(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if torch.equal(x, x.flip(1)):
