@@ -7,6 +7,7 @@ from typing import Any
 
 from .onnx_shared_ops import OpWriter, as_floats, dtype_of, is_graph_value
 
+_FLOAT = 1  # onnx.TensorProto
 _COUNTS = frozenset({"Shape", "Size"})
 _MOVES = frozenset({"Cast", "Gather", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 _KEEPS_SIGN = frozenset({"Add", "Div", "Max", "Min", "Mod", "Mul"})
@@ -31,6 +32,8 @@ def divide_down(op: Any, self: Any, other: Any) -> Any:
     Exact by the remainder: `floor(x / y)` of torch's exporters is off by 1 where the quotient is
     rounded to a whole number. A quotient of 0 is positive: ONNX Runtime's Where makes -0 a 0.
     """
+    if _is_half(self) and isinstance(other, float):  # eager computes in float32
+        return op.CastLike(divide_down(op, op.Cast(self, to=_FLOAT), other), self)
     self, other = _both_floats(op, self, other)
     if isinstance(other, float) and other == 0:
         return op.Div(self, other)
@@ -73,6 +76,10 @@ def _is_float(value: Any) -> bool:
         return isinstance(value, float)
     name = dtype_of(value) or ""
     return "float" in name or name == "double"
+
+
+def _is_half(value: Any) -> bool:
+    return is_graph_value(value) and dtype_of(value) in {"float16", "bfloat16"}
 
 
 def floor_divide(op: Any, self: Any, other: Any) -> Any:
