@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..capture.refusals import CUSTOM_OP, RefusedError, user_place
 from ..core.errors import ErrorCode, UsageError, unknown_name_error
-from .onnx_dynamo_ops import DYNAMO_OPS, floordiv
+from .onnx_division_ops import DIVISION_OPS, DYNAMO_DIVISION_OPS, floordiv
+from .onnx_dynamo_ops import DYNAMO_OPS
 from .onnx_image_ops import POOL_OPS, RESIZE_OPS
 from .onnx_numeric_ops import NUMERIC_OPS
 from .onnx_shared_ops import SCRIPT_OPS, SHARED_OPS, OpWriter
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     import torch
 
 _OPS, _GRAPH = "op", "g"
-_COMMON_OPS = {**NUMERIC_OPS, **RESIZE_OPS}
+_COMMON_OPS = {**DIVISION_OPS, **NUMERIC_OPS, **RESIZE_OPS}
+_DYNAMO_OPS = {**DYNAMO_DIVISION_OPS, **DYNAMO_OPS}
 _OWN_WRITERS = frozenset(
     write
-    for table in (SCRIPT_OPS, TORCHSCRIPT_OPS, POOL_OPS, DYNAMO_OPS, _COMMON_OPS)
+    for table in (SCRIPT_OPS, TORCHSCRIPT_OPS, POOL_OPS, _DYNAMO_OPS, _COMMON_OPS)
     for write in table.values()
 )
 
@@ -89,9 +91,10 @@ def translation_table(custom_ops: Mapping[str, OpWriter], opset: int) -> dict[An
 
     ops = onnxscript.values.Opset("", opset)
     table: dict[Any, OpWriter] = {operator.floordiv: functools.partial(floordiv, ops)}
-    ours = {**SHARED_OPS, **_COMMON_OPS, **POOL_OPS, **DYNAMO_OPS}
+    ours = {**SHARED_OPS, **_COMMON_OPS, **POOL_OPS, **_DYNAMO_OPS}
     for name, write in {**ours, **custom_ops}.items():
-        space, _, base = name.partition("::")
+        space, _, rest = name.partition("::")
+        base, _, overload = rest.partition(".")
         packet = getattr(getattr(torch.ops, space), base)
         first = _first_parameter(write)
         if first == _GRAPH:
@@ -99,8 +102,8 @@ def translation_table(custom_ops: Mapping[str, OpWriter], opset: int) -> dict[An
         bound = write
         if first == _OPS:
             bound = functools.partial(write, ops)
-        for overload in packet.overloads():
-            table[getattr(packet, overload)] = _name_operator_in_errors(name, write, bound)
+        for one in [overload] if overload else packet.overloads():
+            table[getattr(packet, one)] = _name_operator_in_errors(name, write, bound)
     return table
 
 

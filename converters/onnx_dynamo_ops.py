@@ -11,7 +11,7 @@ from .onnx_shared_ops import OpWriter, all_true
 _SUM, _MEAN, _MAX = 0, 1, 2  # modes as torch numbers them
 _PADDING = 7  # position of `padding_idx` after the weight
 _END = (1 << 63) - 1
-_INT64, _BOOL = 7, 9  # onnx.TensorProto
+_FLOAT, _INT64, _BOOL, _DOUBLE = 1, 7, 9, 11  # onnx.TensorProto
 _ATTENTION = 23  # the first opset with an attention operator
 
 
@@ -181,42 +181,14 @@ def roll(op: Any, self: Any, shifts: Any, dims: Any = ()) -> Any:
     return self
 
 
-_COUNTS = frozenset({"Shape", "Size"})
-_MOVES = frozenset({"Cast", "Gather", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-_KEEPS_SIGN = frozenset({"Add", "Div", "Max", "Min", "Mod", "Mul"})
-
-
-def floordiv(op: Any, self: Any, other: Any) -> Any:
-    """Divide sizes towards minus infinity as Python does: `-(-h // 4)` rounds up.
-
-    ONNX and torch's exporter divide integers towards zero. If an operand may be negative, subtract
-    the remainder first, which leaves nothing to round.
-    """
-    if _is_non_negative(self) and _is_non_negative(other):
-        return op.Div(self, other)
-    return op.Div(op.Sub(self, op.Mod(self, other)), other)
-
-
-def _is_non_negative(size: Any) -> bool:
-    """Return whether a size is surely non-negative: a count, or computed from counts.
-
-    Any other number, such as one read from a tensor, may be negative.
-    """
+def scalar_tensor(op: Any, s: Any, dtype: int = _FLOAT, *given: Any, **named: Any) -> Any:
+    """Write a double with all its digits; torch's own casts it from float32."""
     from onnxscript import ir
+    from onnxscript.function_libs.torch_lib.ops import core
 
-    if isinstance(size, int):
-        return size >= 0
-    number = ir.convenience.get_const_tensor(size)
-    if number is not None:
-        return bool((number.numpy() >= 0).all())
-    node = size.producer()
-    if node is None:
-        return False
-    if node.op_type in _COUNTS:
-        return True
-    if node.op_type in _MOVES:
-        return _is_non_negative(node.inputs[0])
-    return node.op_type in _KEEPS_SIGN and all(map(_is_non_negative, node.inputs))
+    if isinstance(s, float) and dtype == _DOUBLE:
+        return op.Constant(value=ir.tensor(s, dtype=ir.DataType.DOUBLE))
+    return core.aten_scalar_tensor(s, dtype, *given, **named)
 
 
 def is_any_true(op: Any, self: Any) -> Any:
@@ -233,5 +205,6 @@ DYNAMO_OPS: Mapping[str, OpWriter] = {
     "aten::linspace": linspace,
     "aten::pad": pad,
     "aten::roll": roll,
+    "aten::scalar_tensor": scalar_tensor,
     "aten::scaled_dot_product_attention": attention,
 }

@@ -86,27 +86,6 @@ def hypot(op: Any, self: Any, other: Any) -> Any:
     return op.Where(endless, op.CastLike(math.inf, long), found)
 
 
-def remainder(op: Any, self: Any, other: Any) -> Any:
-    """Return the remainder with the sign of the divisor.
-
-    Exact for floats, as in eager: `x - floor(x / y) * y` of torch's exporters is off by y where the
-    quotient is rounded to a whole number, such as 0.3 / 0.1.
-    """
-    if not _is_float(self) and not _is_float(other):
-        return op.Mod(self, other)
-    self, other = (
-        as_floats(op, one) if _is_graph_value(one) else float(one) for one in (self, other)
-    )
-    rest = op.Mod(self, other, fmod=1)
-    zero = op.CastLike(0.0, rest)
-    if isinstance(other, float):
-        wrong = op.Less(rest, zero) if other > 0 else op.Greater(rest, zero)
-    else:
-        opposed = op.Xor(op.Less(rest, zero), op.Less(other, zero))
-        wrong = op.And(opposed, op.Not(op.Equal(rest, zero)))
-    return op.Where(wrong, op.Add(rest, other), rest)
-
-
 def search_sorted(  # noqa: PLR0913, PLR0917 - the operator's own
     op: Any,
     sorted_sequence: Any,
@@ -117,7 +96,7 @@ def search_sorted(  # noqa: PLR0913, PLR0917 - the operator's own
     sorter: Any = None,
 ) -> Any:
     """Count the sorted edges before each value; NaN comes last."""
-    if sorter is not None or not _is_graph_value(self):
+    if sorter is not None or not is_graph_value(self):
         raise translation_error("searchsorted", "with a sorter or a scalar")
     edges, values = sorted_sequence, op.Unsqueeze(self, [-1])
     if rank_of(edges) > 1:
@@ -167,7 +146,7 @@ def contains(op: Any, items: Any, item: Any) -> Any:
     """Return whether a number is in a list of numbers."""
     import torch
 
-    if isinstance(items, list) and not any(map(_is_graph_value, [*items, item])):
+    if isinstance(items, list) and not any(map(is_graph_value, [*items, item])):
         return op.Constant(value=torch.tensor(item in items))
     found = op.Cast(op.Equal(_number_tensor(items), item), to=_INT64)
     return op.Greater(op.ReduceMax(found, keepdims=0), 0)
@@ -306,13 +285,6 @@ def dtype_of(values: Any) -> str | None:
     return None if values.dtype is None else str(values.dtype).lower()
 
 
-def _is_float(value: Any) -> bool:
-    if not _is_graph_value(value):
-        return isinstance(value, float)
-    name = dtype_of(value) or ""
-    return "float" in name or name == "double"
-
-
 def _is_small(op: Any, values: Any) -> Any:
     return op.Less(op.Abs(values), 0.5)
 
@@ -322,7 +294,7 @@ def _is_negative(op: Any, values: Any) -> Any:
     return op.Or(op.Less(values, 0.0), op.Less(op.Div(1.0, values), 0.0))
 
 
-def _is_graph_value(given: Any) -> bool:
+def is_graph_value(given: Any) -> bool:
     """Return whether it is a value of the graph, not a Python constant."""
     return not isinstance(given, int | float | str | None)
 
@@ -332,7 +304,7 @@ def _number_tensor(items: Any) -> Any:
 
     if not isinstance(items, list):
         return items
-    if any(map(_is_graph_value, items)):
+    if any(map(is_graph_value, items)):
         raise translation_error("`in`", "a list that holds tensors")
     return torch.tensor(items)
 
@@ -361,7 +333,6 @@ SHARED_OPS: Mapping[str, OpWriter] = {
     "aten::expm1": expm1,  # torch's own subtracts 1 from exp(x)
     "aten::log1p": log1p,  # torch's own adds 1 to x
     "aten::logcumsumexp": logcumsumexp,  # torch's own gives -inf far below the maximum
-    "aten::remainder": remainder,
     "aten::searchsorted": search_sorted,
 }
 # operators that torch.export rejects or decomposes, or whose translation is in its exporter

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..capture.refusals import RefusedError
 from ..core.errors import Hint, Option
+from .onnx_division_ops import are_floats, divide_down
 from .onnx_image_ops import linspace_steps
 from .onnx_shared_ops import OpWriter, as_floats, dtype_of, expm1, log1p, rank_of, translation_error
 
@@ -284,6 +285,26 @@ def linspace(g: Any, start: Any, end: Any, steps: Any, dtype: Any, *others: Any)
     return linspace_steps(SymbolicOpBuilder(g), *map(python_value, (start, end, steps)))
 
 
+def floor_divide(g: Any, self: Any, other: Any) -> Any:
+    """Round quotients of floats down exactly; integers are left to the exporter."""
+    from torch.onnx._internal.torchscript_exporter import symbolic_opset9
+
+    one, two = python_value(self), python_value(other)
+    if are_floats(one, two):
+        return divide_down(SymbolicOpBuilder(g), one, two)
+    return symbolic_opset9.floor_divide(g, self, other)
+
+
+def div(g: Any, self: Any, other: Any, *mode: Any) -> Any:
+    """Round quotients of floats down exactly if asked; others are left to the exporter."""
+    from torch.onnx._internal.torchscript_exporter import symbolic_opset10
+
+    one, two = python_value(self), python_value(other)
+    if are_floats(one, two) and [python_value(how) for how in mode] == ["floor"]:
+        return divide_down(SymbolicOpBuilder(g), one, two)
+    return symbolic_opset10.div(g, self, other, *mode)
+
+
 def _number_row(values: list[int]) -> Any:
     import torch
 
@@ -310,6 +331,7 @@ _OWN_OPS: Mapping[str, OpWriter] = {
     ),
     "deg2rad": lambda op, x: op.Mul(as_floats(op, x), math.pi / 180),
     "diff": diff,
+    "div": div,
     "dstack": lambda op, tensors: op.Concat(
         *(_pad_rank(op, one, front=[0], back=[2]) for one in tensors), axis=2
     ),
@@ -318,6 +340,7 @@ _OWN_OPS: Mapping[str, OpWriter] = {
     "fix": trunc,
     "fliplr": lambda op, x: _reverse_axis(op, x, 1),
     "flipud": lambda op, x: _reverse_axis(op, x, 0),
+    "floor_divide": floor_divide,
     "fmax": lambda op, x, y: _ignore_nan(op, "Max", x, y),
     "fmin": lambda op, x, y: _ignore_nan(op, "Min", x, y),
     "frac": lambda op, x: op.Sub(x, trunc(op, x)),

@@ -1,4 +1,4 @@
-"""Exact integer arithmetic and correctly rounded quotients in OpenVINO models."""
+"""Exact integer arithmetic, remainders and correctly rounded quotients in OpenVINO models."""
 
 from __future__ import annotations
 
@@ -166,6 +166,7 @@ _WRITERS: dict[str, BinaryWriter] = {
 
 
 _HALVES = 4096  # splits a float32 into the upper and the lower 12 bits of its significand
+_WHOLE = 2**23  # below it, the fraction of a float32 has a digit
 _LARGEST = 3e38  # a larger correction overflowed
 _DISCRETE = frozenset({
     "Bucketize", "Ceiling", "Equal", "Floor", "FloorMod", "Greater", "GreaterEqual", "Less",
@@ -177,6 +178,12 @@ _KEEP = frozenset({  # element-wise or moves: none makes a value discrete
     "ReduceMin", "Relu", "Reshape", "Select", "Slice", "Split", "Sqrt", "Squeeze", "StridedSlice",
     "Subtract", "Tile", "Transpose", "Unsqueeze", "VariadicSplit",
 })  # fmt: skip
+
+
+def keep_float_divisions(model: openvino.Model) -> None:
+    """Write quotients that become discrete, and remainders, of float32 as eager has them."""
+    keep_discrete_quotients(model)
+    keep_float_remainders(model)
 
 
 def keep_discrete_quotients(model: openvino.Model) -> None:
@@ -198,15 +205,56 @@ def exact_divide(a: Any, b: Any) -> openvino.Node:
 
     inverse = op.power(b, np.float32(-1))
     q = op.multiply(a, inverse)
+    better = op.add(q, op.multiply(_rest_of(a, q, b), inverse))
+    known = op.less_equal(op.abs(better), np.float32(_LARGEST))  # false for NaN
+    return op.select(known, better, q)
+
+
+def keep_float_remainders(model: openvino.Model) -> None:
+    """Write remainders of float32 that depend on inputs exactly, in place.
+
+    OpenVINO's CPU divides: its remainder is off by the divisor where the quotient is rounded to a
+    whole number.
+    """
+    for node in list(model_nodes(model)):
+        if (
+            node.get_type_name() == "Mod"
+            and node.get_output_element_type(0).get_type_name() == "f32"
+            and any(depends_on_data(value) for value in node.input_values())
+        ):
+            replace_node(node, exact_remainder(*node.input_values()))
+
+
+def exact_remainder(a: Any, b: Any) -> openvino.Node:
+    """Return the float32 remainder with the sign of a, as C's `fmod` does.
+
+    The whole quotient is at most one off below 2^23, and a - q * b is a float32 then. Beyond, and
+    for what is not finite, OpenVINO's own stays.
+    """
+    import numpy as np
+    from openvino import opset13 as op
+
+    zero = np.float32(0)
+    whole, step = op.abs(a), op.abs(b)
+    q = op.floor(op.multiply(whole, op.power(step, np.float32(-1))))
+    rest = _rest_of(whole, q, step)
+    rest = op.select(op.less(rest, zero), op.add(rest, step), rest)
+    rest = op.select(op.greater_equal(rest, step), op.subtract(rest, step), rest)
+    rest = op.select(op.less(whole, step), whole, rest)  # also where q * b is not finite
+    rest = op.select(op.less(a, zero), op.subtract(zero, rest), rest)
+    return op.select(op.less(q, np.float32(_WHOLE)), rest, op.mod(a, b))
+
+
+def _rest_of(a: Any, q: Any, b: Any) -> openvino.Node:
+    """Return a - q * b, exact if that is a float32."""
+    from openvino import opset13 as op
+
     product = op.multiply(q, b)
     (q_high, q_low), (b_high, b_low) = _split_float(q), _split_float(b)
     error = op.subtract(op.multiply(q_high, b_high), product)
     for first, second in ((q_high, b_low), (q_low, b_high), (q_low, b_low)):
         error = op.add(error, op.multiply(first, second))
-    rest = op.subtract(op.subtract(a, product), error)
-    better = op.add(q, op.multiply(rest, inverse))
-    known = op.less_equal(op.abs(better), np.float32(_LARGEST))  # false for NaN
-    return op.select(known, better, q)
+    return op.subtract(op.subtract(a, product), error)
 
 
 def _split_float(x: Any) -> tuple[openvino.Node, openvino.Node]:

@@ -34,7 +34,7 @@ from ..core.signature import Signature
 from ..core.target_extensions import OpenedByDefault, Probe
 from . import openvino_faults, openvino_precision
 from .installed_packages import package_versions
-from .openvino_arithmetic import keep_discrete_quotients, keep_wide_integers
+from .openvino_arithmetic import keep_float_divisions, keep_wide_integers
 from .openvino_precision import compress_weights
 from .openvino_probe import OpenVinoProbe
 from .openvino_reader import (
@@ -110,7 +110,7 @@ def convert(job: Job) -> Converted:
         keep_small_softplus(model)
     keep_wide_integers(model, job.signature)
     keep_remainders(model)
-    keep_discrete_quotients(model)
+    keep_float_divisions(model)
     keep_truth_of_nan(model)
     shapes = {spec.name: partial_shape(spec) for spec in job.signature.inputs}
     call_framework("OpenVINO's reshape", lambda: model.reshape(shapes))

@@ -142,6 +142,7 @@ REMAINDERS: dict[str, Callable[[Tensor], Tensor]] = {
     "of-number": lambda x: torch.remainder(1.0, x),
     "whole": lambda x: (x * 10).round().long() % 3,
     "whole-by-float": lambda x: (x * 10).round().long() % 0.7,
+    "double": lambda x: x.double() % 0.1,
 }
 
 
@@ -149,6 +150,55 @@ REMAINDERS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_remainder_of_multiples_is_exact(job_of: JobOf, capture: Capture) -> None:
     x = (np.arange(-14.5, 15) * 0.2).astype(np.float32).reshape(2, 5, 3)
     assert_agrees(job_of_calls(job_of, REMAINDERS, SPEC, capture), [{"x": x}], rtol=0, atol=0)
+
+
+TENTHS = ((np.arange(121) - 60) * np.float32(0.1)).astype(np.float32)  # -6..6
+UNSEEN_BY_OPENVINO = ("double", "half", "rest-double")  # it computes them in float32
+
+
+def tame(x: Tensor) -> Tensor:
+    """Finite values, small enough for integers."""
+    return x.nan_to_num(0).clamp(-1000, 1000)
+
+
+QUOTIENTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "number": lambda x: x // 0.1,
+    "negative": lambda x: torch.floor_divide(x, -0.1),
+    "mode": lambda x: torch.div(x, 0.1, rounding_mode="floor"),
+    "tensor": lambda x: x // (x * 0 - 0.1),
+    "tensor-mode": lambda x: torch.divide(x, x.flip(0) / 7, rounding_mode="floor"),
+    "none": lambda x: torch.div(x, 0.0, rounding_mode="floor"),
+    "of-number": lambda x: torch.floor_divide(torch.tensor(1.0), x),
+    "whole-by-float": lambda x: (tame(x) * 10).round().long() // 0.7,
+    "whole": lambda x: torch.div((tame(x) * 10).round().long(), 3, rounding_mode="floor"),
+    "towards-0": lambda x: torch.div(tame(x), 0.1, rounding_mode="trunc"),
+    "double": lambda x: x.double() // 0.1,
+    "half": lambda x: x.half() // (x * 0 + 0.1).half(),
+}
+
+
+@CAPTURES
+def test_quotients_of_multiples_round_down_exactly(job_of: JobOf, capture: Capture) -> None:
+    job = job_of_calls(job_of, QUOTIENTS, "x:float32[n=2..200]", capture)
+    others = np.random.default_rng(1).normal(size=99).astype(np.float32) * 1000
+    ends = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3e38, -3e38], np.float32)
+    assert_agrees(job, [{"x": TENTHS}, {"x": others}, {"x": ends}], rtol=0, atol=0)
+
+
+def test_a_trace_divides_halves_by_a_number_in_float32(job_of: JobOf) -> None:
+    """The dynamo exporter rounds the number to float16 first."""
+    calls = {"half": lambda x: x.half() // 0.1}
+    job = job_of_calls(job_of, calls, "x:float32[n=2..200]", Capture.TRACE)
+    assert_agrees(job, [{"x": TENTHS}], rtol=0, atol=0)
+
+
+@pytest.mark.needs("openvino")
+def test_openvino_divides_multiples_as_eager(job_of: JobOf) -> None:
+    calls = {**QUOTIENTS, **{f"rest-{name}": call for name, call in REMAINDERS.items()}}
+    calls = {name: call for name, call in calls.items() if name not in UNSEEN_BY_OPENVINO}
+    job = job_of_calls(job_of, calls, "x:float32[n=2..200]")
+    others = np.random.default_rng(1).normal(size=99).astype(np.float32) * 1000
+    assert_agrees(job, [{"x": TENTHS}, {"x": others}], rtol=0, atol=0, openvino=True)
 
 
 class Same(nn.Module):

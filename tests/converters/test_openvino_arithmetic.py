@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from modelc.converters.openvino_arithmetic import keep_discrete_quotients, keep_wide_integers
+from modelc.converters.openvino_arithmetic import (
+    keep_discrete_quotients,
+    keep_float_remainders,
+    keep_wide_integers,
+)
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
 
@@ -174,3 +178,48 @@ def test_a_quotient_that_stays_a_float_stays_a_division() -> None:
     before = len(model.get_ops())
     keep_discrete_quotients(model)
     assert len(model.get_ops()) == before
+
+
+def remainder_model() -> openvino.Model:
+    import openvino
+    from openvino import opset13 as op
+
+    a, b = (op.parameter([-1], np.float32, name=name) for name in "ab")
+    return openvino.Model([op.mod(a, b)], [a, b], "remainder")
+
+
+RAW = RNG.normal(size=5000).astype(np.float32)
+REMAINDERS: dict[str, tuple[Array, Array]] = {
+    "tenths": (np.arange(-6000, 6000) * np.float32(0.1), np.full(12000, -0.1, np.float32)),
+    "drawn": (RAW * 1000, RAW[::-1]),
+    "far": (RNG.integers(1, 2**22, 5000) * np.float32(0.1), np.full(5000, 0.1, np.float32)),
+    "whole": (np.arange(-5000, 5000, dtype=np.float32) * 97, np.full(10000, 7, np.float32)),
+    "within": (RAW * np.float32(1e-3), RAW[::-1] * np.float32(1e36)),
+}
+
+
+@pytest.mark.parametrize("name", REMAINDERS)
+def test_remainders_of_floats_are_exact(name: str, tmp_path: Path) -> None:
+    a, b = (one.astype(np.float32) for one in REMAINDERS[name])
+    model = remainder_model()
+    keep_float_remainders(model)
+    (found,) = run_file(model, tmp_path, a, b)
+    near = np.abs(a / b) < 2**23
+    assert np.array_equal(found[near], np.fmod(a, b)[near])
+
+
+def test_remainders_of_infinities_and_nan_are_those_of_fmod(tmp_path: Path) -> None:
+    ends = np.array([0, 1, -2, np.inf, -np.inf, np.nan], np.float32)
+    a, b = (one.ravel() for one in np.meshgrid(ends, ends))
+    model = remainder_model()
+    keep_float_remainders(model)
+    (found,) = run_file(model, tmp_path, a, b)
+    with np.errstate(all="ignore"):
+        assert np.array_equal(found, np.fmod(a, b), equal_nan=True)
+
+
+def test_openvino_alone_divides_for_a_remainder(tmp_path: Path) -> None:
+    """What the rewrite is for: once this fails, remove it."""
+    a, b = (one.astype(np.float32) for one in REMAINDERS["tenths"])
+    (found,) = run_file(remainder_model(), tmp_path, a, b)
+    assert not np.array_equal(found, np.fmod(a, b))
