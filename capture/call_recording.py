@@ -197,15 +197,25 @@ class _SizeSearch:
         if not _is_different(start, path, varying):
             return
         known = sum(not _is_different(one, path, varying) for one in self.paths)
-        if known < _KEPT and self._is_by_size(sizes, varying):
+        if known < _KEPT and self._is_by_size(sizes, (start, path), varying):
             self.paths.append(path)
             self.found.append(dict(sizes))
 
-    def _is_by_size(self, sizes: Sizes, varying: set[tuple[int, int]]) -> bool:
-        """Whether other data takes another path there as well, so that sizes decide."""
+    def _is_by_size(
+        self, sizes: Sizes, found: tuple[CallTrace, CallTrace], varying: set[tuple[int, int]]
+    ) -> bool:
+        """Whether no data takes the same path at both sizes, so that sizes decide, not data.
+
+        `found` are the paths of the drawn data at the base sizes and at `sizes`; the mirrored data
+        takes the other side of a branch on a sign.
+        """
+        start, path = found
         here = record_calls(self.job, self.base, mirrored=True)
         there = record_calls(self.job, sizes, mirrored=True)
-        return here is not None and there is not None and _is_different(here, there, varying)
+        if here is None or there is None:
+            return False
+        pairs = ((here, there), (start, there), (here, path))
+        return all(_is_different(one, other, varying) for one, other in pairs)
 
 
 def _is_different(one: CallTrace, other: CallTrace, varying: set[tuple[int, int]]) -> bool:

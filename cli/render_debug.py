@@ -15,9 +15,9 @@ _WORST_COUNT = 10  # rows
 _CURVE_WIDTH = 60  # columns of the curve
 _BARS = "▁▂▃▄▅▆▇█"
 _NAMED_BY = {
-    "scopes": "layers by the exporter's scopes",
-    "weights": "layers by weight names and values (the file has no scopes)",
-    "values": "layers by values only (the file has neither scopes nor weight names)",
+    "scopes": "layers are matched by the exporter's scopes",
+    "weights": "layers are matched by weight names and values (the file has no scopes)",
+    "values": "layers are matched by values only (the file has neither scopes nor weight names)",
 }
 _CEILING = 150.0  # dB, more than float32 resolves
 

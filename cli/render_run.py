@@ -108,7 +108,7 @@ def _show_model(console: Console, outcome: ModelOutcome, model: ModelRun) -> Non
     for breach in outcome.breaches:
         origin = f"  [dim]{escape(str(breach.told))}[/]" if breach.told else ""
         what = f"[red]{name}/{escape(breach.artifact)}[/]"
-        print_line(console, f"{what}: {escape(breach.message)}{origin}")
+        print_line(console, f"{what}: gate broken: {escape(breach.message)}{origin}")
 
 
 def _show_model_artifacts(console: Console, one: ModelOutcome, manifest: Manifest) -> None:

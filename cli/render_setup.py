@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as encoder
+import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.markup import escape
 from ..core.installation import Buildable, Check, CheckState, Diagnosis
 from ..core.records import size_text
 from ..projects.model_orders import plan_project
-from ..projects.project_records import KeyPath, Setting, SettingLayer, Settings, Value
+from ..projects.project_records import PROJECT_FILE, KeyPath, Setting, SettingLayer, Settings, Value
 from ..projects.project_template import NewProject
 from ..projects.setting_layers import Overrides
 from ..reports.text_format import count_text
@@ -182,7 +183,9 @@ def show_new_project(begun: NewProject) -> None:
         print_line(console, f"[yellow]fix[/] {escape(fault.text)}")
         print_line(console, f"    [dim]{escape(fault.hint)}[/]")
     unfinished = begun.edits or begun.left
-    print_line(console, f"next: {'modelc config, modelc run' if unfinished else 'modelc run'}")
+    given = "" if begun.file.name == PROJECT_FILE else f" -f {shlex.quote(str(begun.file))}"
+    todo = "complete these lines, then run" if unfinished else "run"
+    print_line(console, f"next: {todo} modelc run{escape(given)}")
 
 
 _TIME_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))

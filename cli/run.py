@@ -71,7 +71,7 @@ def run(
         typer.Option(
             "--fail-on-regression",
             metavar="BASE",
-            help="Exit 1 if a measure is worse than in the run in this `out` folder.",
+            help="Exit 1 if a measure is worse than in the earlier run of this `out` folder.",
             rich_help_panel=Panel.VALIDATION,
         ),
     ] = None,

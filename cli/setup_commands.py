@@ -121,8 +121,8 @@ def config(
 ) -> None:
     """Show every setting of a project and its origin.
 
-    Flags override MODELC_ variables, which override the table of the model, which overrides
-    [defaults], which overrides built-in defaults.
+    A flag takes precedence over a MODELC_ variable, then the table of the model, the table
+    `defaults` and the built-in value.
     """
     from ..core.errors import unknown_name_error
     from ..projects.project_reader import read_project

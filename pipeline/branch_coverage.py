@@ -152,7 +152,8 @@ def check_frozen(request: JudgeRequest, judged: Judgment) -> Ruling:
     others = [_describe_frozen(one) for one in fixed if one.others]
     first: tuple[Reason, ...] = ()
     if not passed and others:
-        hint = f"{_alternative_captures(capture.untried)}: --accept-branch does not apply"
+        other = _alternative_captures(capture.untried)
+        hint = f"{other}; --accept-branch does not apply to a branch that feeds take"
         first = Ruling.fault(ReasonCode.BRANCH_FROZEN, *_with_hint(others, hint)).first
     if faults:
         texts = _with_hint(_first_texts(faults), _suggest_fix(fixed, branches, capture.untried))

@@ -25,7 +25,7 @@ from ..checkpoints.data_branches import shorten_path
 from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
-from ..core.kinds import Capture, Precision
+from ..core.kinds import Capture, Precision, ReasonCode
 from ..core.records import REJECTED_FOLDER, Artifact, Attempt
 from ..core.signature import InputSpec
 from ..core.target_extensions import runtime_settings
@@ -254,10 +254,13 @@ def _iter_intervals(tried: _StepAttempts, work: StepWork) -> Iterator[tuple[Reci
         if interval is not None:
             yield recipe, interval
     for number, trial in enumerate(tried.trials):
-        interval = _find_valid_interval(trial, work)
+        branches = {ReasonCode.BRANCH_FROZEN, ReasonCode.BRANCH_UNCOVERED}
+        by_data = any(reason.code in branches for reason in trial.verdict.reasons)
+        interval = None if by_data else _find_valid_interval(trial, work)
         if interval is not None:
-            note = f"correct where {interval}, by running it: accept that domain with --narrow"
-            tried.trials[number] = trial.plus(Ruling(notes=(note,)))
+            if not work.run.order.narrow:
+                note = f"no feed was wrong where {interval}: --narrow converts for that domain"
+                tried.trials[number] = trial.plus(Ruling(notes=(note,)))
             yield trial.recipe, interval
 
 

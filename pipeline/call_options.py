@@ -35,7 +35,7 @@ class FileOptions:
         Panel.VALIDATION, commands=On.VALIDATE, key=False)
     replay: Path | None = option(
         None, "replay",
-        "Judge a model file on this feed too, and show no other: DIR/worst/ARTIFACT.npz.",
+        "Also judge a model file on this feed and show only its figures: DIR/worst/ARTIFACT.npz.",
         Panel.VALIDATION, commands=On.VALIDATE, key=False, kind=_P, metavar="NPZ")
     activations: str = option(
         "2GiB", "activations", "Memory limit of activations, as 512MB or 2GiB.", commands=On.DEBUG,

@@ -56,11 +56,11 @@ class SourceOptions:
         metavar="SPEC")
     static: tuple[str, ...] = option(
         (), "static",
-        "Fix this dim at its opt size. Repeatable.",
+        "Fix this dim at its typical (opt) size. Repeatable.",
         Panel.INPUT, commands=On.EAGER, many=True, commas=True, metavar="DIM")
     drop_outputs: tuple[str, ...] = option(
         (), "drop-output",
-        "Omit this output, or all below it: present drops present.0.key. Repeatable.",
+        "Leave out this output and all below it: present also drops present.0.key. Repeatable.",
         Panel.INPUT, commands=On.EAGER, many=True, commas=True, metavar="NAME")
     samples: Path | None = option(
         None, "samples",
@@ -124,7 +124,7 @@ class ConversionOptions:
     external_data: bool = switch(
         "external-data", "Store ONNX weights in a separate file.", commands=On.EXPORT)
     narrow: bool = switch(
-        "narrow", "Accept an artifact that is right in a part of the domain, which is recorded.",
+        "narrow", "Accept an artifact that is right in a part of the domain, and record that part.",
         Panel.CAPTURE, commands=On.EXPORT)
     guard: bool = switch(
         "guard",
@@ -159,8 +159,8 @@ class JudgingOptions:
     """How artifacts are judged: these are fields of `Judging`."""
 
     feeds: int | None = option(
-        None, "feeds", "Number of feeds to judge on, at least 5 (the default).", Panel.VALIDATION,
-        commands=On.EAGER, kind=_W, least=_LEAST_FEEDS, most=100_000, default=_LEAST_FEEDS,
+        None, "feeds", "Number of basic feeds, at least 5 (default); edge cases are added.",
+        Panel.VALIDATION, commands=On.EAGER, kind=_W, least=_LEAST_FEEDS, most=100_000, default=_LEAST_FEEDS,
         recorded=True, metavar="N")
     seed: int | None = option(
         None, "seed", "Seed of the feeds; default 0.", commands=On.EAGER, kind=_W, least=0,
@@ -177,7 +177,7 @@ class JudgingOptions:
         "Minimum signal-to-noise ratio; with --int8, layers stay in float until it is met.",
         Panel.VALIDATION, commands=On.JUDGING, kind=_N, metavar="DB")
     search: float | None = option(
-        None, "search", "Search this long for a feed on which a passed artifact is worse.",
+        None, "search", "Search this long for a feed on which a passed artifact is wrong.",
         Panel.VALIDATION, commands=On.JUDGING, kind=_N, above=0, most=MAX_SECONDS,
         metavar="SECONDS")
     device: str | None = option(
@@ -211,7 +211,7 @@ class AccuracyOptions:
         Panel.ACCURACY, commands=On.JUDGING, partial=True, metavar="METRIC")
     max_drop: str | None = option(
         None, "max-drop",
-        "Reject an artifact that loses more: 0.5% or 0.005, in points of top1 and top5, "
+        "Reject an artifact that loses more than this, as 0.5% or 0.005: points of top1 and top5, "
         "relative for mse.", Panel.ACCURACY, commands=On.JUDGING, kind=ValueKind.DROP,
         check=val.check_drop, metavar="DROP")
     label: str | None = option(
@@ -294,8 +294,8 @@ ENGINE_OPTIONS = (  # `field` is the setting of the engine, which its format che
         help="Build an engine that later TensorRT versions can load; requires --trust-engine."),
     _engine(name="hardware-compatible", metavar="LEVEL",
         choices=("none", "ampere-plus", "same-compute-capability"),
-        help="GPUs the engine runs on: none (this model; default), ampere-plus or "
-        "same-compute-capability."),
+        help="Other GPUs that the engine runs on: none (default; only this model of GPU), "
+        "ampere-plus or same-compute-capability."),
     _engine(name="refittable", kind=_T, help="Build an engine whose weights can be replaced."),
     _engine(name="strip-weights", kind=_T,
         help="Omit the weights; they are loaded from the ONNX file."),

@@ -319,8 +319,8 @@ def _offers_method(quantizer: Quantizer, target: Target, order: Order) -> bool:
 def _check_wanted(target: Target, wanted: Wanted, order: Order) -> None:
     if wanted.precision not in target.MADE_FROM:
         raise UsageError(
-            f"{target.NAME} has no {wanted.precision}",
-            hint=f"it has {', '.join(target.MADE_FROM)}",
+            f"{target.NAME} cannot be made in {wanted.precision}",
+            hint=f"choose one of its precisions: {', '.join(target.MADE_FROM)}",
             code=ErrorCode.UNSUPPORTED,
         )
     forced, from_eager = order.capture, target.MADE_FROM[wanted.precision] == EAGER

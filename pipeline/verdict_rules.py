@@ -204,8 +204,8 @@ def _default_run_notes(run: DefaultRun, verdict: Verdict) -> tuple[str, ...]:
         result = run.reason
     else:
         result = f"SQNR {run.sqnr:.1f} dB" + ("" if passed else f", beyond {run.compute}'s limits")
-    default = f"by its runtime's default it computes in {run.compute}"
-    return (f"{default}: {result}; as judged: {run.advice}",)
+    default = f"with its default settings, the runtime computes in {run.compute} on this machine"
+    return (f"{default} ({result}); the settings that were judged: {run.advice}",)
 
 
 def _check_default_session(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:

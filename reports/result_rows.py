@@ -168,10 +168,14 @@ def sensitivity_lines(verdicts: Iterable[Verdict | None]) -> list[str]:
                 sizes[fault.where] = None
             else:
                 by_fault.setdefault(f"{fault.place} {fault.change}", []).append(name)
-    more = "; --feeds N runs more sizes"
+    more = "; --feeds N judges more sizes"
     return [
         f"planted faults found: {counts}",
-        *([f"  not found: wrong where {', or '.join(sizes)}{more}"] if sizes else []),
+        *(
+            [f"  not found: faults that act only where {', or '.join(sizes)}{more}"]
+            if sizes
+            else []
+        ),
         *(f"  not found in {', '.join(names)}: {text}" for text, names in by_fault.items()),
     ]
 

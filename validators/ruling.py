@@ -82,7 +82,7 @@ def decide(measured: Verdict, rulings: Iterable[Ruling]) -> Verdict:
 
 def _show_feed(verdict: Verdict, feed: str) -> Verdict:
     """Return the verdict with the figures of one feed; its state still covers all feeds."""
-    note = f"judged among {len(verdict.feeds)} feeds, shown for {feed} alone"
+    note = f"judged on {len(verdict.feeds)} feeds; only the figures of {feed} are shown"
     return replace(
         verdict,
         feeds=(feed,),

@@ -119,7 +119,11 @@ def check_signature(
     found, detail = CheckOutcome.FAILED, f"{signature.name} is missing"
     if key is None:
         found = CheckOutcome.UNCHECKED
-        detail = "not checked: no --key" if there else "none, and none required"
+        detail = (
+            "not checked: no --key"
+            if there
+            else "the manifest is not signed, and no --key was given"
+        )
     elif there and is_signature_of(text, signature.read_bytes(), key):
         found, detail = CheckOutcome.HOLDS, ""
     elif there:
