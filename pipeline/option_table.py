@@ -160,8 +160,8 @@ class JudgingOptions:
 
     feeds: int | None = option(
         None, "feeds", "Number of basic feeds, at least 5 (default); edge cases are added.",
-        Panel.VALIDATION, commands=On.EAGER, kind=_W, least=_LEAST_FEEDS, most=100_000, default=_LEAST_FEEDS,
-        recorded=True, metavar="N")
+        Panel.VALIDATION, commands=On.EAGER, kind=_W, least=_LEAST_FEEDS, most=100_000,
+        default=_LEAST_FEEDS, recorded=True, metavar="N")
     seed: int | None = option(
         None, "seed", "Seed of the feeds; default 0.", commands=On.EAGER, kind=_W, least=0,
         most=_MAX_SEED, default=0, recorded=True, metavar="N")
