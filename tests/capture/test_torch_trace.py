@@ -54,6 +54,23 @@ class Kept(nn.Module):
         return torch.cat(xs)
 
 
+class Signed(nn.Module):
+    """Branches on data whose sign differs between the drawn values of one size and another."""
+
+    def __init__(self, salt: float) -> None:
+        super().__init__()
+        self.salt = salt
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if torch.sin(self.salt * x.sum()) > 0 else -x
+
+
+@pytest.mark.parametrize("salt", [1.0, 3.0, 7.0, 11.0])
+def test_a_branch_on_data_is_no_branch_on_sizes(job_of: JobOf, salt: float) -> None:
+    job = job_of(Signed(salt), "x:float32[batch=1..8,4]", capture=Capture.TRACE)
+    assert len(capture_trace(job).frozen) == 1
+
+
 def test_a_frozen_branch_is_the_users_file_and_line(job_of: JobOf) -> None:
     assert capture_trace(job_of(gate(), GATE, capture=Capture.TRACE)).frozen == (branch_of_gate(),)
 
