@@ -71,7 +71,7 @@ def test_a_sample_file_that_is_not_there_is_told(refuse: Refuse, digits: tuple[s
     [
         (("--to", "onxx"), "hint:  did you mean 'onnx'?"),
         (("--to", "onnx:fp61"), "hint:  did you mean 'fp16'?"),
-        (("--to", "torchscript:fp16"), "error: torchscript has no fp16"),
+        (("--to", "torchscript:fp16"), "error: torchscript cannot be made in fp16"),
         (("--to", "pt2", "--capture", "trace"), "error: pt2 cannot be captured by trace"),
         (("--to", "openvino", "--device", "cuda"), "error: openvino does not run on cuda"),
         (("--to", "onnx", "--feeds", "2"), "error: --feeds "),
