@@ -197,7 +197,7 @@ def test_a_folder_that_is_validated_is_reported(
     assert door("export", *digits, "--to", "torchscript", "-o", out).returncode == 0
     ran = door("validate", out, "--report", "html", "--json")
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout)["schema_version"] == 1
+    assert json.loads(ran.stdout)["schema_version"] == 2
     assert names(out) == ["report.html"]
     single = door("validate", out / "model.torchscript.pt", "--report", "html")
     assert single.returncode == 2
