@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -201,6 +202,10 @@ class _SizeSearch:
             self.paths.append(path)
             self.found.append(dict(sizes))
 
+    @cached_property
+    def _mirrored_base(self) -> CallTrace | None:
+        return record_calls(self.job, self.base, mirrored=True)
+
     def _is_by_size(
         self, sizes: Sizes, found: tuple[CallTrace, CallTrace], varying: set[tuple[int, int]]
     ) -> bool:
@@ -209,8 +214,7 @@ class _SizeSearch:
         `found` are the paths of the drawn data at the base sizes and at `sizes`; the mirrored data
         takes the other side of a branch on a sign.
         """
-        start, path = found
-        here = record_calls(self.job, self.base, mirrored=True)
+        (start, path), here = found, self._mirrored_base
         there = record_calls(self.job, sizes, mirrored=True)
         if here is None or there is None:
             return False

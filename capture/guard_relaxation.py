@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ..checkpoints.source_positions import is_user_file
 from ..core.contract import Job
 from ..core.domain import Sizes, sample_points, sample_sizes
+from ..core.errors import join_some
 from ..core.signature import Signature
 from .captured_program import ExportCapture
 from .size_branches import compare_sizes
@@ -141,10 +142,9 @@ def _functionalize(program: torch.export.ExportedProgram) -> torch.export.Export
 def _relaxation_note(broken: Sequence[SizeConstraint], places: Sequence[Sizes]) -> str:
     """Return a note on the assumed conditions, and the sizes of verification."""
     texts = sorted({one.text for one in broken}, key=len)
-    more = f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
-    shown = "; ".join(texts[:_LISTED])
+    shown = join_some(texts, _LISTED, "; ")
     return (
-        f"torch.export took for granted: {shown}{more}; judged at {len(places)} sizes on both"
+        f"torch.export took for granted: {shown}; judged at {len(places)} sizes on both"
         " sides of that"
     )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.contract import Job
 from ..core.domain import Sizes, sample_points, sample_sizes
+from ..core.errors import join_some
 from .call_recording import find_branch_sizes, reads_storage
 from .captured_program import model_of
 from .size_checks import OUTSIDE, feed_sizes, first_mismatch, resize_example
@@ -269,12 +270,10 @@ class _BranchSearch:
         notes = [f"{judged} after {text}" for text in self.stopped]
         notes += [f"a condition on sizes is unreadable: {text}" for text in self.unread]
         if self.lost:
-            more = len(self.lost) - _LISTED
-            lines = ", ".join([*self.lost][:_LISTED]) + (f" and {more} more" if more > 0 else "")
+            lines = join_some([*self.lost], _LISTED)
             notes.append(f"sizes become Python numbers at {lines}: {judged} from there")
         if self.waiting:
-            more = len(self.waiting)
-            notes.append(f"{more} more paths through forward by sizes: {judged} there")
+            notes.append(f"{len(self.waiting)} more paths through forward by sizes: {judged} there")
         return tuple(notes)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from ..core.errors import join_some
 from ..core.findings import Accuracy, TradeOff
 from ..core.records import Artifact
 from ..reports.text_format import figure_text
@@ -148,7 +149,5 @@ def _show_rest(console: Console, artifact: Artifact, hidden: int) -> None:
     chosen = next((point for point in artifact.tradeoffs if point.chosen), None)
     if chosen is None or not chosen.kept:
         return
-    names = ", ".join(chosen.kept[:_LAYERS_SHOWN])
-    rest = len(chosen.kept) - _LAYERS_SHOWN
-    names += f" and {rest} more" if rest > 0 else ""
+    names = join_some(chosen.kept, _LAYERS_SHOWN)
     print_line(console, f"  {escape(artifact.name)}: layers in floating point: {escape(names)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,8 +32,24 @@ _ORDERED = {
 _ENDLESS = 1 << 31  # iterations of a loop: a `while` has the maximum of int64
 
 
+class _CallNumbers(ABC):
+    """Floats among the arguments of calls, which have no names."""
+
+    @abstractmethod
+    def _numbers(self, *, small: bool) -> Iterator[EditableAttribute]:
+        """Yield the first float of each call; `small` selects those that may be an epsilon."""
+
+    def attributes(self) -> list[EditableAttribute]:
+        """Return the first float of each call that has one."""
+        return list(self._numbers(small=False))
+
+    def epsilons(self) -> list[EditableAttribute]:
+        """Return the small floats of normalizations and additions."""
+        return list(self._numbers(small=True))
+
+
 @dataclass(frozen=True, kw_only=True)
-class ScriptGraph:
+class ScriptGraph(_CallNumbers):
     """A loaded TorchScript module, with the names of its inputs; it has not run yet."""
 
     module: torch.jit.ScriptModule
@@ -71,14 +88,6 @@ class ScriptGraph:
                 swap = partial(_swap_values, node, places, pair)
                 found.append(SwappableInputs(node=label, places=places, swap=swap))
         return found
-
-    def attributes(self) -> list[EditableAttribute]:
-        """Return the first float of each call that has one."""
-        return list(self._numbers(small=False))
-
-    def epsilons(self) -> list[EditableAttribute]:
-        """Return the small floats of normalizations and additions."""
-        return list(self._numbers(small=True))
 
     def _numbers(self, *, small: bool) -> Iterator[EditableAttribute]:
         for label, graph, node in self._nodes():
@@ -141,7 +150,7 @@ class ScriptGraph:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramGraph:
+class ProgramGraph(_CallNumbers):
     """An exported program; no fault acts at single sizes, which would require a guard."""
 
     program: torch.export.ExportedProgram
@@ -178,14 +187,6 @@ class ProgramGraph:
                 swap = partial(_swap_args, node, places, pair)
                 found.append(SwappableInputs(node=str(node.name), places=places, swap=swap))
         return found
-
-    def attributes(self) -> list[EditableAttribute]:
-        """Return the first float of each call that has one."""
-        return list(self._numbers(small=False))
-
-    def epsilons(self) -> list[EditableAttribute]:
-        """Return the small floats of normalizations and additions."""
-        return list(self._numbers(small=True))
 
     def _numbers(self, *, small: bool) -> Iterator[EditableAttribute]:
         for operator, node in self._calls():

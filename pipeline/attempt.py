@@ -31,7 +31,7 @@ from .eager_reference import EagerReference
 from .extra_sizes import add_size_feeds, find_extra_sizes, find_output_axes
 from .frozen_places import RepeatableCapture, find_frozen_places
 from .held_out import SAMPLES_ROLE, select_held_out, store_samples
-from .judge_case import Candidate, JudgeRequest
+from .judge_case import JudgeRequest, step_candidate
 from .plan import Step
 from .provenance.seals import (
     CAPTURE_KEY,
@@ -147,7 +147,7 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
         rmtree(source.path.parent)  # may take gigabytes, once per quantizer
     judged = add_size_feeds(run.eager, product.converted.places, found=_extra_sizes(work, recipe))
     request = JudgeRequest(
-        candidate=_product_candidate(work, product),
+        candidate=step_candidate(work, product.converted, product.path, aside=product.workplace),
         eager=judged,
         judging=run.order.select_judging(step.wanted),
         progress=run.workspace.progress,
@@ -198,20 +198,6 @@ def _look_at_capture(
         patched=any(name.startswith(PATCH) for name in recipe.rewrites),
         is_trace=recipe.capture in TRACES,
         outside_torch=outside,
-    )
-
-
-def _product_candidate(work: StepWork, product: _Product) -> Candidate:
-    """Return the candidate in its workplace, with the path of its parent for the weights."""
-    step, path = work.step, work.parent.path
-    weights = {} if path is None else {"weights": str(path)}
-    return Candidate(
-        name=step.name,
-        target=step.target,
-        precision=product.converted.judged_as or step.wanted.precision,
-        path=product.path,
-        settings={**work.run.order.settings, **weights},
-        aside=product.workplace,
     )
 
 

@@ -12,7 +12,7 @@ from ..checkpoints.data_branches import (
     DataBranch,
     shorten_path,
 )
-from ..core.errors import ErrorCode, UsageError
+from ..core.errors import ErrorCode, UsageError, join_some
 from ..core.findings import BranchRecord
 from ..core.kinds import TRACES, Capture, ReasonCode
 from ..core.manifest import Manifest
@@ -361,12 +361,7 @@ def _is_masked_value(found: DataBranch) -> bool:
 def _describe_frozen(found: DataBranch) -> str:
     what = "value" if found.record.kind == "value" else "branch"
     on = "with another value" if what == "value" else "on its other branch"
-    more = (
-        f" and {len(found.others) - _MAX_DETAILED} more"
-        if len(found.others) > _MAX_DETAILED
-        else ""
-    )
-    feeds = f"{', '.join(found.others[:_MAX_DETAILED])}{more}"
+    feeds = join_some(found.others, _MAX_DETAILED)
     return f"the trace froze the {what} at {found.record.place}; {on}: {feeds}"
 
 

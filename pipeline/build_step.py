@@ -349,7 +349,7 @@ def settle_trial(work: StepWork, trial: Trial) -> tuple[Artifact, Verdict]:
     """Move the files of the chosen trial to their final folder, and create its record."""
     step, parent, run = work.step, work.parent, work.run
     asked = JudgeRequest(
-        candidate=replace(trial_candidate(work, trial), aside=trial.workplace),
+        candidate=trial_candidate(work, trial, aside=trial.workplace),
         eager=trial.judged,
         judging=run.order.select_judging(step.wanted),
         progress=run.workspace.progress,

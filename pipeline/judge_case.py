@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..converters.runner_base import RunnerBase
 from ..core.contract import (
     Advance,
+    Converted,
     Deferred,
     Feed,
     Native,
@@ -229,13 +230,23 @@ class JudgeRequest:
         )
 
 
-def trial_candidate(work: StepWork, trial: Trial) -> Candidate:
-    """Return the candidate of a trial, to open it again."""
-    step = work.step
+def step_candidate(
+    work: StepWork, converted: Converted, path: Path, *, aside: Path | None = None
+) -> Candidate:
+    """Return the candidate of a converted file, with the path of its parent for the weights."""
+    step, parent = work.step, work.parent.path
+    weights = {} if parent is None else {"weights": str(parent)}
     return Candidate(
         name=step.name,
         target=step.target,
-        precision=trial.converted.judged_as or step.wanted.precision,
-        path=trial.workplace / trial.files[0].name,
-        settings=dict(work.run.order.settings),
+        precision=converted.judged_as or step.wanted.precision,
+        path=path,
+        settings={**work.run.order.settings, **weights},
+        aside=aside,
     )
+
+
+def trial_candidate(work: StepWork, trial: Trial, *, aside: Path | None = None) -> Candidate:
+    """Return the candidate of a trial, to open it again."""
+    path = trial.workplace / trial.files[0].name
+    return step_candidate(work, trial.converted, path, aside=aside)

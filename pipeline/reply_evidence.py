@@ -194,7 +194,7 @@ def _check_beyond(evidence: Evidence, _: Verdict) -> Ruling:
     if not far:
         return Ruling()
     found = evidence.compare_pairs(far)
-    faults = _faults_where_shown(far, found) if evidence.precision is Precision.FP32 else ()
+    faults = _faults_outside_mask(far, found) if evidence.precision is Precision.FP32 else ()
     return replace(
         Ruling.fault(ReasonCode.OUTPUT_DIFFERS, *reversed([*faults])),
         feeds=found.feeds,
@@ -238,7 +238,7 @@ FEED_RULES: tuple[Callable[[Evidence, Verdict], Ruling], ...] = (
 )
 
 
-def _faults_where_shown(far: Sequence[FeedPair], verdict: Verdict) -> Iterator[str]:
+def _faults_outside_mask(far: Sequence[FeedPair], verdict: Verdict) -> Iterator[str]:
     """Yield differences at positions that the mask shows, if eager's output is finite."""
     import numpy as np
 

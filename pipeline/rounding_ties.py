@@ -56,7 +56,7 @@ def settle_ties(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence
             evidence, failed = replace(evidence, references=references), failed - right
     both = zip(judged.evidence.references, evidence.references, strict=True)
     chosen = [new for old, new in both if new is not old]
-    if not chosen or not _is_shown_elsewhere(evidence, eager):
+    if not chosen or not _is_decided_elsewhere(evidence, eager):
         return judged
     again = redraw(JudgedEvidence.of(evidence), eager)
     return judged.use_judgment(again).plus(Ruling(notes=_tie_notes(chosen)))
@@ -132,7 +132,7 @@ def _is_apart(outputs: Outputs, exact: Outputs) -> bool:
     return False
 
 
-def _is_shown_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:
+def _is_decided_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:
     """Return whether a feed that counts makes the same kind of choice without a tie."""
     for one in evidence.references:
         if one.settled or one.feed.name in evidence.loose:

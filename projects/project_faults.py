@@ -9,7 +9,16 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ..core.errors import ErrorCode, Hint, MissingError, ModelcError, Option, Place, UsageError
+from ..core.errors import (
+    ErrorCode,
+    Hint,
+    MissingError,
+    ModelcError,
+    Option,
+    Place,
+    UsageError,
+    nearest_files,
+)
 from ..core.nested_values import is_loader_spec
 from ..pipeline.option_spec import OptionSpec, ValueKind
 from .project_records import ALL_ARTIFACTS, Gate, KeyPath, Setting
@@ -183,11 +192,10 @@ def _check_exists(one: Setting, path: Path, faults: Faults) -> None:
     try:
         if path.exists():
             return
-        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = nearest_files(path)
     except OSError:  # a name that is too long, a folder that may not be read
-        names = []
-    near = difflib.get_close_matches(path.name, names, n=1)
-    hint = f"did you mean {path.parent / near[0]}?" if near else f"create it, or correct {one.name}"
+        near = []
+    hint = f"did you mean {near[0]}?" if near else f"create it, or correct {one.name}"
     faults.add(
         f"{path} does not exist", hint=hint, place=one.place.of(one.name), code=ErrorCode.NOT_FOUND
     )

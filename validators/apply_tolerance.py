@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ..core.errors import join_some
 from ..core.kinds import ReasonCode
 from ..core.verdict import (
     ChannelVerdict,
@@ -145,9 +146,8 @@ def group_fault(group: GroupVerdict, tolerance: Tolerance) -> str:
 
 def _ranges_text(found: Sequence[tuple[int, int]]) -> str:
     """Format index ranges as `4..83` or `2, 5, 8`: the first three, then the number of others."""
-    named = [str(first) if first == last else f"{first}..{last}" for first, last in found[:3]]
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""  # noqa: PLR2004 - as above
-    return f"{', '.join(named)}{more}"
+    named = [str(first) if first == last else f"{first}..{last}" for first, last in found]
+    return join_some(named, 3)
 
 
 def _output_scale(name: str, outputs: Sequence[OutputVerdict]) -> OutputScale:
