@@ -55,11 +55,13 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Pending:
-    """A step that this host prepared and another must finish: nothing of it is built or judged.
+    """A step that this host prepared and another must finish: nothing of it is judged.
 
-    `made_from` and `parent` are name and SHA-256 of the artifact to build from, `reason` is why it
-    was not built here; `command` with the folder appended finishes it. `warnings` and `memory`
-    (estimated bytes) are the results of the pre-flight, by the rules of `source`.
+    `files` are in `pending/` if the step was built here and only has to run, with `versions`,
+    `options`, `notes` and `judged_as` of the conversion. `made_from` and `parent` are name and
+    SHA-256 of the artifact to build from, `reason` is why it was not finished here; `command` with
+    the folder appended finishes it. `warnings` and `memory` (estimated bytes) are the results of
+    the pre-flight, by the rules of `source`.
     """
 
     step: str
@@ -73,6 +75,11 @@ class Pending:
     memory: int = 0
     source: str = ""
     settings: dict[str, str] = field(default_factory=dict)
+    files: tuple[FileRecord, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    judged_as: Precision | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +117,9 @@ class Manifest:
 
     @property
     def files(self) -> tuple[FileRecord, ...]:
-        """The files of all artifacts, including rejected ones."""
-        return tuple(file for artifact in self.artifacts for file in artifact.files)
+        """The files of all artifacts, including rejected ones and those that are not judged yet."""
+        built = (file for one in self.pending for file in one.files)
+        return (*(file for artifact in self.artifacts for file in artifact.files), *built)
 
     def verdict_of(self, artifact: str) -> Verdict | None:
         """Return the verdict on an artifact, if it was judged."""
