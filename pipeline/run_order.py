@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..converters.registry import TARGETS
-from ..core.contract import EAGER, Deferred, Readiness, Target
+from ..core.contract import EAGER, Deferred, Preflight, Readiness, Target
 from ..core.errors import ConversionError, Hint, ModelcError, Option
 from ..core.events import Entered, Tell, ignore_events
 from ..core.kinds import Precision
@@ -267,8 +267,8 @@ def _with_capture(parent: Parent, artifact: Artifact, manifest: Manifest) -> Par
 def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
     """Run the target's pre-flight on the parent and leave the step pending.
 
-    A target that needs no device to build is built too, unless its files are there already. Else,
-    if the pre-flight finds blockers, the step fails: another host could not finish it.
+    A target that needs no device to build is built too, unless its files are there already. If the
+    pre-flight finds blockers, the step fails: another host could not finish it.
     """
     step, parent, context = work.step, work.parent, work.run
     target = step.target
@@ -280,9 +280,9 @@ def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
         with context.workspace.progress.step(f"pre-flight {step.name}", log=step.name) as clock:
             job = make_job(work, context.workspace.folder.workplace(step.name))
             found = target.preflight(job)
-            clock.passed = readiness.builds or not found.blockers
-            if not clock.passed:
-                raise _blocker_error(step, found.blockers, context.workspace.folder.logs)
+            clock.passed = not found.blockers
+            if found.blockers:
+                raise _blocker_error(step, found, context.workspace.folder.logs)
         product = convert_step(work) if readiness.builds else None
     except ModelcError as error:
         return StepResult(failure=step_failure(step, error, []))
@@ -316,13 +316,15 @@ def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
     )
 
 
-def _blocker_error(step: Step, blockers: Sequence[str], logs: Path) -> ConversionError:
-    more = f" (and {len(blockers) - 1} more)" if len(blockers) > 1 else ""
+def _blocker_error(step: Step, found: Preflight, logs: Path) -> ConversionError:
+    more = f" (and {len(found.blockers) - 1} more)" if len(found.blockers) > 1 else ""
+    help_option = (
+        ("; give libraries for missing operators with ", Option(found.option, "FILE"))
+        if found.option
+        else ()
+    )
     return ConversionError(
-        f"{step.name} cannot be built: {blockers[0]}{more}",
-        hint=Hint(
-            f"see {logs / step.name}.log; give libraries for missing operators with ",
-            Option("plugins", "FILE"),
-        ),
-        option="plugins",
+        f"{step.name} cannot be built: {found.blockers[0]}{more}",
+        hint=Hint(f"see {logs / step.name}.log", *help_option),
+        option=found.option,
     )
