@@ -19,6 +19,8 @@ from ..core.records import Coverage, record_of
 from ..core.signature import Signature
 from .trt import build_launcher, timing_cache, trt_installation
 from .trt.build_launcher import BuildHost, build_with_python, build_with_trtexec
+from .trt.engine_layers import EngineLayer, parse_layers, read_operators
+from .trt.engine_layers import engine_coverage as coverage_of
 from .trt.engine_options import (
     BuilderChoice,
     EngineOptions,
@@ -31,13 +33,10 @@ from .trt.engine_options import (
 from .trt.engine_records import (
     BuildRequest,
     BuildResult,
-    EngineLayer,
     EngineSidecar,
-    parse_layers,
     read_sidecar,
     write_sidecar,
 )
-from .trt.engine_records import engine_coverage as coverage_of
 from .trt.trt_installation import TrtLibrary, query_driver
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def convert(
         library=library,
     )
     builder, built = _build_engine(request, job, gpu, host)
-    found, unreadable = parse_layers(built.layers)
+    found, unreadable = parse_layers(built.layers, read_operators(job.parent))
     sidecar = replace(
         _make_sidecar(request, built, gpu, builder),
         layers=found.layers,
@@ -333,7 +332,7 @@ def read_metadata(path: Path) -> Mapping[str, str]:
 def coverage(path: Path, example: Feed, device: str) -> Coverage | None:
     """Return the compute dtypes from the sidecar, weighted by time if the engine runs here."""
     sidecar = read_sidecar(path)
-    if not sidecar.layers:
+    if not any(layer.computes for layer in sidecar.layers):
         return None
     return coverage_of(sidecar.layers, _layer_times(path, example, device, sidecar.layers))
 

@@ -15,7 +15,7 @@ from ..capture.model_copy import PATCH
 from ..capture.refusals import find_numpy_use
 from ..capture.rewrite_table import apply_rewrites
 from ..converters.quantizers.layer_switches import can_switch
-from ..core.contract import Converted, Deferred, Job, Quantized, Quantizer
+from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.domain import Domain
 from ..core.errors import ModelcError
 from ..core.findings import Accuracy
@@ -46,7 +46,7 @@ from .provenance.seals import (
     digest_judging,
     signature_digest,
 )
-from .quantization import make_quantization, quantize_parent, refuse_uncovered
+from .quantization import check_int8_coverage, make_quantization, quantize_parent
 from .restrict_values import restrict_inputs, restrict_reference
 from .run_context import StepWork
 from .stated_inputs import load_functions
@@ -273,8 +273,8 @@ def convert_step(
         device = run.order.judging.device_for(step.target)
         run.eager.model.release_pages()  # only the artifact runs from here on
         coverage = step.target.coverage(workplace / files[0].name, run.eager.example, device)
-        if coverage is not None or not isinstance(step.target, Deferred):
-            refuse_uncovered(step, coverage)
+        notes = check_int8_coverage(step, coverage)
+        converted = replace(converted, notes=(*converted.notes, *notes))
     return Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
 
 

@@ -21,8 +21,9 @@ from ...core.contract import Advance
 from ...core.errors import LOGGED, ConversionError, ErrorCode, MissingError, ModelcError
 from ...core.events import Advanced
 from .engine_build import build_in_child
+from .engine_layers import parse_layers
 from .engine_options import EngineOptions, HardwareLevel, Profile
-from .engine_records import BuildRequest, BuildResult, parse_layers
+from .engine_records import BuildRequest, BuildResult
 from .trt_installation import (
     MIN_TENSORRT,
     CudaDriver,
