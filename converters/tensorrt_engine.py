@@ -19,6 +19,7 @@ from ..core.records import Coverage, record_of
 from ..core.signature import Signature
 from .trt import build_launcher, timing_cache, trt_installation
 from .trt.build_launcher import BuildHost, build_with_python, build_with_trtexec
+from .trt.engine_inspection import inspect_with_python
 from .trt.engine_layers import EngineLayer, parse_layers, read_operators
 from .trt.engine_layers import engine_coverage as coverage_of
 from .trt.engine_options import (
@@ -113,6 +114,7 @@ def convert(
     )
     builder, built = _build_engine(request, job, gpu, host)
     found, unreadable = parse_layers(built.layers, read_operators(job.parent))
+    described = bool(built.layers) or builder is BuilderChoice.TRTEXEC
     sidecar = replace(
         _make_sidecar(request, built, gpu, builder),
         layers=found.layers,
@@ -123,10 +125,7 @@ def convert(
         files=((engine.name, "model"), (path.name, "config")),
         versions={str(library): built.tensorrt},
         options=_engine_facts(sidecar),
-        notes=(
-            *built.notes,
-            *([unreadable] if unreadable and library is TrtLibrary.TENSORRT else []),
-        ),
+        notes=(*built.notes, *([unreadable] if described and unreadable else [])),
         # TF32 has the mantissa of FP16
         judged_as=Precision.FP16 if options.tf32 and job.precision is Precision.FP32 else None,
     )
@@ -191,7 +190,13 @@ def _build_engine(
         return replace(request, timing_cache=cache)
 
     if options.builder is not BuilderChoice.TRTEXEC and found.importable:
-        built = build_with_python(with_cache(found.package), job.advance, build=host.build)
+        cached = with_cache(found.package)
+        built = build_with_python(cached, job.advance, build=host.build)
+        # TensorRT-RTX compiles the kernels when an engine is loaded: no layers are known before.
+        if library is TrtLibrary.TENSORRT:
+            inspection = inspect_with_python(cached, inspect=host.inspect)
+            notes = (*built.notes, *([inspection.note] if inspection.note else []))
+            built = replace(built, layers=inspection.layers, notes=notes)
         return BuilderChoice.PYTHON, built
     if options.builder is not BuilderChoice.PYTHON and found.program is not None:
         version = build_launcher.trtexec_version(found.program)

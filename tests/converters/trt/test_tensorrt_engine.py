@@ -13,6 +13,7 @@ import pytest
 from modelc.converters import tensorrt_engine
 from modelc.converters.trt.build_launcher import BuildFunction, BuildHost
 from modelc.converters.trt.engine_build import build_in_child
+from modelc.converters.trt.engine_inspection import InspectFunction, inspect_in_child
 from modelc.converters.trt.engine_records import read_sidecar
 from modelc.converters.trt.trt_installation import CudaDevice, CudaDriver, TensorrtInstallation
 from modelc.core.contract import Job
@@ -24,6 +25,7 @@ from modelc.core.signature import merge_inputs
 from ...reasons import has_code
 
 Children = Callable[..., BuildFunction]
+Inspectors = Callable[..., InspectFunction]
 DRIVER = CudaDriver(
     version=13010,
     devices=(CudaDevice(index=0, name="NVIDIA L4", capability=(8, 9), memory=24 << 30),),
@@ -46,18 +48,27 @@ def job_in(folder: Path, **settings: str) -> Job:
     )
 
 
-def host(child: BuildFunction | None = None, program: str | None = None) -> BuildHost:
+def host(
+    child: BuildFunction | None = None,
+    inspector: InspectFunction = inspect_in_child,
+    program: str | None = None,
+) -> BuildHost:
     found = TensorrtInstallation(
         importable=child is not None, package="11.4.0.106", program=program
     )
     return BuildHost(
-        driver=lambda: DRIVER, installed=lambda _: found, build=child or build_in_child
+        driver=lambda: DRIVER,
+        installed=lambda _: found,
+        build=child or build_in_child,
+        inspect=inspector,
     )
 
 
-def test_convert_writes_the_engine_and_its_sidecar(tmp_path: Path, child: Children) -> None:
+def test_convert_writes_the_engine_and_its_sidecar(
+    tmp_path: Path, child: Children, inspector: Inspectors
+) -> None:
     job = job_in(tmp_path, refittable="true", profiles="x=1x3:1x3:1x3")
-    made = tensorrt_engine.convert(job, host(child()))
+    made = tensorrt_engine.convert(job, host(child(), inspector()))
     assert made.files == (("model.fp16.engine", "model"), ("model.fp16.engine.json", "config"))
     assert made.versions == {"tensorrt": "11.4.0.106"}
     assert made.notes == ()
@@ -80,12 +91,26 @@ def test_convert_writes_the_engine_and_its_sidecar(tmp_path: Path, child: Childr
     ]
 
 
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"layers": "nonsense"},
+        {"layers": ""},
+        {"loads": False},
+        {"before": "os.abort()"},
+        {"before": "1 / 0"},
+        {"before": "os._exit(0)"},
+    ],
+    ids=["nonsense", "empty", "not loaded", "crash", "exception", "no answer"],
+)
 def test_an_engine_whose_layers_cannot_be_read_is_kept_with_a_note(
-    tmp_path: Path, child: Children
+    tmp_path: Path, child: Children, inspector: Inspectors, stage: dict[str, object]
 ) -> None:
     job = job_in(tmp_path)
-    made = tensorrt_engine.convert(job, host(child(layers="nonsense")))
+    made = tensorrt_engine.convert(job, host(child(), inspector(**stage)))
     assert len(made.notes) == 1
+    assert (job.folder / made.files[0][0]).read_bytes() == b"ftrt-engine"
+    assert read_sidecar(job.folder / made.files[0][0]).layers == ()
     assert tensorrt_engine.coverage(job.folder / made.files[0][0], job.example, "cpu") is None
 
 
