@@ -6,6 +6,7 @@ the process. Engines are built in a child process.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Converted, Feed, Inspection, Job, Preflight, Readiness
-from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError
+from ..core.errors import ErrorCode, Hint, MissingError, Option, first_line
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage, record_of
 from ..core.signature import Signature
@@ -58,6 +59,7 @@ CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cuda",)
 FINISHED_BY: str = "build-trt"
 THIS_HOST = BuildHost()
+_LOG = logging.getLogger(__name__)
 _MAGIC = b"ftrt"  # the first bytes of a serialized engine
 _SUFFIXES = {TrtLibrary.TENSORRT: SUFFIX, TrtLibrary.RTX: ".rtx.engine"}
 RTX_CAPABILITIES = "8.0 and later"  # of an engine for which no compute capabilities are named
@@ -290,12 +292,14 @@ def open_runner(
     import torch
 
     from .runner_base import check_device
-    from .trt.engine_runner import EngineRunner, load_engine
+    from .trt.engine_runner import EngineRunner, gpu_errors, load_engine
     from .trt.trt_callbacks import make_error_log
 
     check_device(device)
-    loaded = load_engine(trt, path, parse_options(settings or {}), make_error_log(trt))
-    return EngineRunner(trt, loaded, signature, torch.device(device))
+    options = parse_options(settings or {})
+    with gpu_errors():
+        loaded = load_engine(trt, path, options, make_error_log(trt))
+        return EngineRunner(trt, loaded, signature, torch.device(device))
 
 
 def inspect(path: Path) -> Inspection:
@@ -351,5 +355,6 @@ def _layer_times(
     try:
         with open_runner(path, device, Signature(inputs=())) as runner:
             return runner.layer_times(example)
-    except (MissingError, RunnerError):
+    except Exception as error:  # noqa: BLE001 - the shares are then by layers
+        _LOG.warning("the layers of %s were not timed: %s", path.name, first_line(error))
         return None

@@ -155,3 +155,22 @@ def test_an_invalid_setting_is_an_error(tmp_path: Path) -> None:
     invalid = has_code(ErrorCode.INVALID_VALUE, option="optimization-level", naming="'9'")
     with pytest.raises(UsageError, check=invalid):
         tensorrt_engine.convert(job_in(tmp_path, optimization_level="9"), host())
+
+
+@pytest.mark.parametrize("error", [AttributeError("no layer_times"), RuntimeError("CUDA error")])
+def test_an_engine_that_cannot_be_timed_is_covered_by_layers(
+    tmp_path: Path,
+    child: Children,
+    inspector: Inspectors,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    def breaks(*_: object, **__: object) -> None:
+        raise error
+
+    job = job_in(tmp_path)
+    made = tensorrt_engine.convert(job, host(child(), inspector()))
+    monkeypatch.setattr(tensorrt_engine, "open_runner", breaks)
+    found = tensorrt_engine.coverage(job.folder / made.files[0][0], job.example, "cuda")
+    assert found is not None
+    assert (found.work, found.layers) == ("layers", {"fp16": 1})
