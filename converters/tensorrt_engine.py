@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Converted, Feed, Inspection, Job, Preflight, Readiness
-from ..core.errors import ErrorCode, Hint, MissingError, Option, first_line
+from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError, first_line
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage, record_of
 from ..core.signature import Signature
@@ -58,6 +58,7 @@ MADE_FROM: Mapping[Precision, str] = {
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cuda",)
 FINISHED_BY: str = "build-trt"
+RUN_SETTINGS: frozenset[str] = frozenset({"trust_engine", "weights"})
 THIS_HOST = BuildHost()
 _LOG = logging.getLogger(__name__)
 _MAGIC = b"ftrt"  # the first bytes of a serialized engine
@@ -76,6 +77,29 @@ def claims(path: Path) -> bool:
         return False
     with path.open("rb") as stream:
         return stream.read(len(_MAGIC)) == _MAGIC
+
+
+def is_for_host(path: Path, host: BuildHost = THIS_HOST) -> bool:
+    """Return whether an engine was built for the GPU and the TensorRT of this host.
+
+    An engine for several GPUs or versions, by its options, is for this one too.
+    """
+    try:
+        sidecar = read_sidecar(path)
+    except RunnerError:
+        return False
+    driver, package = host.driver(), host.installed(TrtLibrary.TENSORRT).package
+    here = [(one.name, ".".join(map(str, one.capability))) for one in driver.devices[:1]]
+    same_gpu = "hardware_compatible" in sidecar.options or here == [
+        (sidecar.gpu, sidecar.capability)
+    ]
+    same_version = (
+        "version_compatible" in sidecar.options
+        or sidecar.builder == BuilderChoice.TRTEXEC
+        or not package
+        or package.startswith(sidecar.tensorrt)  # a package's version may end in `.post1`
+    )
+    return same_gpu and same_version
 
 
 def preflight(job: Job) -> Preflight:

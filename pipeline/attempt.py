@@ -48,7 +48,7 @@ from .provenance.seals import (
 )
 from .quantization import check_int8_coverage, make_quantization, quantize_parent
 from .restrict_values import restrict_inputs, restrict_reference
-from .run_context import StepWork
+from .run_context import Product, StepWork
 from .stated_inputs import load_functions
 from .verdict_rules import apply_artifact_rules, judge_file
 
@@ -159,7 +159,8 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
     if of_file.verdict.restricted_values:
         rmtree(product.workplace)  # its embedded domain is too large
         inputs = restrict_inputs(run.eager.signature.inputs, of_file.verdict.restricted_values)
-        return try_recipe(work.within(restrict_reference(run.eager, inputs)), recipe, met=met)
+        again = replace(work, step=replace(step, built=None), on_built=None)
+        return try_recipe(again.within(restrict_reference(run.eager, inputs)), recipe, met=met)
     capture = _look_at_capture(work, recipe, product.converted, met)
     judgment = apply_artifact_rules(replace(request, capture=capture), of_file)
     latency = report_latency(measure_step_latency(work, product.path))
@@ -220,21 +221,6 @@ def _use_rewritten(work: StepWork, recipe: Recipe) -> Iterator[StepWork]:
         yield work.within(replace(eager, model=model))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Product:
-    """The result of a conversion in its workplace."""
-
-    workplace: Path
-    converted: Converted
-    files: tuple[FileRecord, ...]
-    coverage: Coverage | None
-
-    @property
-    def path(self) -> Path:
-        """The model file."""
-        return self.workplace / self.files[0].name
-
-
 def _quantize_parent(work: StepWork, recipe: Recipe) -> Quantized:
     """Quantize the parent by the recipe's quantizer."""
     task, space = make_quantization(work, recipe), work.run.workspace
@@ -270,6 +256,8 @@ def convert_step(
         samples = () if step.built is not None else _write_samples(work, workplace)
         made = [*converted.files, *samples]
         files = tuple(record_of(workplace / name, role=role) for name, role in made)
+        if work.on_built is not None and step.built is None:
+            work.on_built(Product(workplace=workplace, converted=converted, files=files))
         device = run.order.judging.device_for(step.target)
         run.eager.model.release_pages()  # only the artifact runs from here on
         coverage = step.target.coverage(workplace / files[0].name, run.eager.example, device)

@@ -26,6 +26,7 @@ from ...reasons import has_code
 
 Children = Callable[..., BuildFunction]
 Inspectors = Callable[..., InspectFunction]
+COMPATIBLE = {"version_compatible": "true", "trust_engine": "true"}
 DRIVER = CudaDriver(
     version=13010,
     devices=(CudaDevice(index=0, name="NVIDIA L4", capability=(8, 9), memory=24 << 30),),
@@ -174,3 +175,31 @@ def test_an_engine_that_cannot_be_timed_is_covered_by_layers(
     found = tensorrt_engine.coverage(job.folder / made.files[0][0], job.example, "cuda")
     assert found is not None
     assert (found.work, found.layers) == ("layers", {"fp16": 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "package", "fits"),
+    [
+        ({}, DRIVER.devices, "11.4.0.106", True),
+        ({}, DRIVER.devices, "11.4.0.106.post1", True),
+        ({}, DRIVER.devices, "11.5.0.1", False),
+        ({}, (), "11.4.0.106", False),
+        ({}, (replace(DRIVER.devices[0], name="NVIDIA T4"),), "11.4.0.106", False),
+        (COMPATIBLE, DRIVER.devices, "11.5.0.1", True),
+        ({"hardware_compatible": "ampere-plus"}, (), "11.4.0.106", True),
+    ],
+)
+def test_an_engine_is_for_the_host_whose_gpu_and_version_it_names(
+    tmp_path: Path,
+    child: Children,
+    inspector: Inspectors,
+    settings: dict[str, str],
+    device: tuple[CudaDevice, ...],
+    package: str,
+    fits: bool,
+) -> None:
+    job = job_in(tmp_path, **settings)
+    made = tensorrt_engine.convert(job, host(child(), inspector()))
+    found = TensorrtInstallation(importable=True, package=package)
+    here = BuildHost(driver=lambda: replace(DRIVER, devices=device), installed=lambda _: found)
+    assert tensorrt_engine.is_for_host(job.folder / made.files[0][0], here) is fits
