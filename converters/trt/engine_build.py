@@ -22,6 +22,7 @@ from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
 from . import timing_cache
 from .engine_options import EngineOptions, HardwareLevel, Profile, profile_text
 from .engine_records import BuildRequest, BuildResult
+from .lean_runtime import load_lean_runtime
 from .trt_callbacks import ErrorLog, make_error_log, make_progress_monitor
 from .trt_installation import TrtLibrary, load_tensorrt
 
@@ -75,16 +76,24 @@ def build_in_child(
         raise KeyboardInterrupt from error
 
 
-def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> BuildResult:
+def build_engine(
+    trt: ModuleType,
+    request: BuildRequest,
+    watch: BuildWatch,
+    load_lean: Callable[[str], None] = load_lean_runtime,
+) -> BuildResult:
     """Parse, configure, build, write the engine.
 
     Raises:
+        MissingError: the lean runtime of a version-compatible engine is not installed.
         ConversionError: TensorRT rejected the model or failed to build it.
         CancelledBuildError: `watch` cancelled it.
     """
     log = make_error_log(trt)
     options = request.options
     load_plugin_libraries(trt, options.plugins, log)
+    if options.version_compatible and request.library is TrtLibrary.TENSORRT:
+        load_lean(str(trt.__version__))
     builder: tensorrt.Builder = trt.Builder(log)
     network, parser = parse_network(trt, builder, Path(request.onnx), log)
     inputs = tuple(_tensor_info(network.get_input(i)) for i in range(network.num_inputs))

@@ -100,18 +100,18 @@ def inspect_with_python(
     try:
         end = run_in_child(call, lambda _: None, log=log, watch=Deadline(seconds))
     except OSError as error:
-        return _uninspected(str(error))
+        return _note_failure(str(error))
     match end:
         case Returned(value=EngineInspection() as found):
-            return found if found.layers else _uninspected("it returned no layers")
+            return found if found.layers else _note_failure("it returned no layers")
         case StoppedByError():
-            return _uninspected(end.message)
+            return _note_failure(end.message)
         case ProcessEnd(overrun=limit) if limit is not None:
-            return _uninspected(limit.text)
+            return _note_failure(limit.text)
         case ProcessEnd():
-            return _uninspected(f"its process ended with {end.name}")
-    return _uninspected("it was interrupted")
+            return _note_failure(f"its process ended with {end.name}")
+    return _note_failure("it was interrupted")
 
 
-def _uninspected(reason: str) -> EngineInspection:
+def _note_failure(reason: str) -> EngineInspection:
     return EngineInspection(note=f"the layers of the engine are not known: {reason}")

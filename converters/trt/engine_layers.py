@@ -265,7 +265,7 @@ _TENSOR_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 def _layer_dtype(row: Json, tactic: str) -> str:
     """Return the dtype in the kernel's name, else that of the weights, else of the tensors."""
     weights = row.get("Weights")
-    stored = _named_type(str(weights.get("Type", ""))) if isinstance(weights, Mapping) else ""
+    stored = _type_in(str(weights.get("Type", ""))) if isinstance(weights, Mapping) else ""
     for dtype in (_kernel_type(tactic), stored):
         if dtype not in ("", UNKNOWN_DTYPE):
             return dtype
@@ -290,13 +290,13 @@ def _is_scale(tensor: Json) -> bool:
 def _tensor_type(tensor: Json) -> str:
     """Return the type of a tensor from whichever field holds it, else `unknown`."""
     for key in ("DataType", "Datatype", "Format/Datatype", "Format/DataType", "Format"):
-        found = _named_type(str(tensor.get(key, "")))
+        found = _type_in(str(tensor.get(key, "")))
         if found != UNKNOWN_DTYPE:
             return found
     return UNKNOWN_DTYPE
 
 
-def _named_type(text: str) -> str:
+def _type_in(text: str) -> str:
     return next((one for one, name in _TYPES.items() if name.search(text)), UNKNOWN_DTYPE)
 
 

@@ -33,7 +33,9 @@ def build(stage_of: Stages, request_of: Requests) -> Build:
 
     def run(stage: dict[str, Any] | None = None, **options: Any) -> tuple[Any, BuildResult]:
         staged = stage_of(**(stage or {}))
-        return staged, build_engine(staged.trt, request_of(**options), BuildWatch())
+        return staged, build_engine(
+            staged.trt, request_of(**options), BuildWatch(), load_lean=lambda _: None
+        )
 
     return run
 
