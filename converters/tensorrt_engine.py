@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from ..core.contract import Converted, Feed, Inspection, Job, Preflight, Readiness
 from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError, first_line
 from ..core.kinds import Capture, Precision
-from ..core.records import Coverage, record_of
+from ..core.records import Coverage, FileRecord, record_of
 from ..core.signature import Signature
+from .onnx_guard import list_model_files
 from .trt import build_launcher, timing_cache, trt_installation
 from .trt.build_launcher import BuildHost, build_with_python, build_with_trtexec
 from .trt.engine_inspection import inspect_with_python
@@ -58,6 +59,9 @@ MADE_FROM: Mapping[Precision, str] = {
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cuda",)
 FINISHED_BY: str = "build-trt"
+# Twice FP32's own, until it is measured on GPUs: their kernels add up more products one after another
+# than a CPU's. Without --no-tf32 an FP32 engine is judged as FP16 instead.
+FLOOR_FACTOR: float = 10.0
 RUN_SETTINGS: frozenset[str] = frozenset({"trust_engine", "weights"})
 THIS_HOST = BuildHost()
 _LOG = logging.getLogger(__name__)
@@ -238,10 +242,11 @@ def _build_engine(
 def _make_sidecar(
     request: BuildRequest, built: BuildResult, gpu: _EngineGpus, builder: BuilderChoice
 ) -> EngineSidecar:
-    options = request.options
+    options, onnx = request.options, Path(request.onnx)
     return EngineSidecar(
         engine=record_of(Path(request.engine)),
-        onnx=record_of(Path(request.onnx)),
+        onnx=record_of(onnx),
+        external=_external_files(onnx) if options.strip_weights else (),
         gpu=gpu.name,
         capability=gpu.capability,
         memory=gpu.memory,
@@ -256,6 +261,12 @@ def _make_sidecar(
         stripped=options.strip_weights,
         library=request.library,
     )
+
+
+def _external_files(onnx: Path) -> tuple[FileRecord, ...]:
+    """Return the files that hold weights of an ONNX, named from its folder."""
+    files = list_model_files(onnx)[1:]
+    return tuple(record_of(one, name=one.relative_to(onnx.parent).as_posix()) for one in files)
 
 
 def _option_changes(options: EngineOptions) -> dict[str, str]:

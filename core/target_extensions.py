@@ -39,6 +39,13 @@ class HostBound(Target, Protocol):
         ...
 
 
+@runtime_checkable
+class WideFloor(Target, Protocol):
+    """A target whose kernels sum float32 in an order that errs more than other runtimes' do."""
+
+    FLOOR_FACTOR: float  # of the noise floor, in place of the tolerance's own
+
+
 @dataclass(frozen=True, kw_only=True)
 class OpenedByDefault:
     """A model opened without settings, if its runtime then computes in less precision.

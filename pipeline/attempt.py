@@ -285,7 +285,8 @@ def _take_built(work: StepWork, workplace: Path) -> Converted:
 def _attempt_metadata(work: StepWork, recipe: Recipe) -> dict[str, str]:
     """Return the metadata on parent, judging options and recipe to embed in the artifact."""
     step, parent, run = work.step, work.parent, work.run
-    tolerance = run.order.select_judging(step.wanted).tolerance_for(step.wanted.precision)
+    judging = run.order.select_judging(step.wanted)
+    tolerance = judging.tolerance_for(step.wanted.precision, step.target)
     capture = parent.capture if recipe.capture is None else str(recipe.capture)
     return {
         PARENT_KEY: parent.digest,

@@ -50,8 +50,9 @@ class EngineSidecar:
 
     `capability` is the GPU's compute capability, `memory` its bytes, `cuda` the newest CUDA that
     its driver runs; an engine of TensorRT-RTX is for several GPUs and names capabilities alone.
-    `onnx` is the source model, which holds the weights of a stripped engine. `options` are those
-    that differ from the defaults, as text. `origin` is the metadata of the job.
+    `onnx` is the source model, which holds the weights of a stripped engine, with `external` files
+    named from its folder. `options` are those that differ from the defaults, as text. `origin` is
+    the metadata of the job.
     """
 
     engine: FileRecord
@@ -69,6 +70,7 @@ class EngineSidecar:
     plugins: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     stripped: bool = False
+    external: tuple[FileRecord, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
     library: TrtLibrary = TrtLibrary.TENSORRT
     schema_version: int = SIDECAR_VERSION

@@ -284,18 +284,20 @@ def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: ErrorL
 def _weights_path(path: Path, sidecar: EngineSidecar, options: EngineOptions) -> Path:
     """Return the ONNX that the engine was built from: the named file, else the one beside it."""
     onnx = Path(options.weights) if options.weights else path.with_name(sidecar.onnx.name)
-    if not onnx.is_file():
-        raise RunnerError(
-            f"{path.name} is stripped of its weights, and {onnx}, which has them, does not exist",
-            hint=f"put {sidecar.onnx.name} beside it",
-            code=ErrorCode.NOT_FOUND,
-        )
-    if sha256_of(onnx) != sidecar.onnx.sha256:
-        raise RunnerError(
-            f"{path.name} is stripped of its weights, and was not built from {onnx.name}",
-            hint="build the engine again",
-            code=ErrorCode.FILE_CHANGED,
-        )
+    files = ((onnx, sidecar.onnx), *((onnx.parent / one.name, one) for one in sidecar.external))
+    for file, record in files:
+        if not file.is_file():
+            raise RunnerError(
+                f"{path.name} is stripped of its weights, and {file}, which has them, is missing",
+                hint=f"put {record.name} beside it",
+                code=ErrorCode.NOT_FOUND,
+            )
+        if sha256_of(file) != record.sha256:
+            raise RunnerError(
+                f"{path.name} is stripped of its weights, and was not built from {file.name}",
+                hint="build the engine again",
+                code=ErrorCode.FILE_CHANGED,
+            )
     return onnx
 
 

@@ -20,7 +20,9 @@ from modelc.core.contract import Job
 from modelc.core.errors import ErrorCode, MissingError, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
+from modelc.core.records import record_of
 from modelc.core.signature import merge_inputs
+from modelc.pipeline.order import Judging
 
 from ...reasons import has_code
 
@@ -203,3 +205,33 @@ def test_an_engine_is_for_the_host_whose_gpu_and_version_it_names(
     found = TensorrtInstallation(importable=True, package=package)
     here = BuildHost(driver=lambda: replace(DRIVER, devices=device), installed=lambda _: found)
     assert tensorrt_engine.is_for_host(job.folder / made.files[0][0], here) is fits
+
+
+def test_the_sidecar_of_a_stripped_engine_has_the_digests_of_external_weights(
+    tmp_path: Path, child: Children, inspector: Inspectors
+) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [256], np.ones(256, np.float32))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [256])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [256])
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y], [weight]))
+    job = job_in(tmp_path, strip_weights="true")
+    assert job.parent is not None
+    data = f"{job.parent.name}.data"
+    onnx.save(model, str(job.parent), save_as_external_data=True, location=data, size_threshold=0)
+    made = tensorrt_engine.convert(job, host(child(), inspector()))
+    sidecar = read_sidecar(job.folder / made.files[0][0])
+    assert sidecar.external == (record_of(tmp_path / data),)
+
+
+def test_the_noise_floor_of_an_engine_is_wider_in_fp32_alone() -> None:
+    judging = Judging()
+    engine = judging.tolerance_for(Precision.FP32, tensorrt_engine).floor_factor
+    other = judging.tolerance_for(Precision.FP32).floor_factor
+    assert engine is not None
+    assert other is not None
+    assert engine == 2 * other
+    assert judging.tolerance_for(Precision.FP16, tensorrt_engine).floor_factor is None
