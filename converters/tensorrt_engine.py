@@ -59,8 +59,8 @@ MADE_FROM: Mapping[Precision, str] = {
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cuda",)
 FINISHED_BY: str = "build-trt"
-# Twice FP32's own, until it is measured on GPUs: their kernels add up more products one after another
-# than a CPU's. Without --no-tf32 an FP32 engine is judged as FP16 instead.
+# Twice FP32's own, until it is measured on GPUs: their kernels add up more products one after
+# another than a CPU's. Without --no-tf32 an FP32 engine is judged as FP16 instead.
 FLOOR_FACTOR: float = 10.0
 RUN_SETTINGS: frozenset[str] = frozenset({"trust_engine", "weights"})
 THIS_HOST = BuildHost()

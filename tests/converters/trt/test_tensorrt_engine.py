@@ -14,7 +14,7 @@ from modelc.converters import tensorrt_engine
 from modelc.converters.trt.build_launcher import BuildFunction, BuildHost
 from modelc.converters.trt.engine_build import build_in_child
 from modelc.converters.trt.engine_inspection import InspectFunction, inspect_in_child
-from modelc.converters.trt.engine_records import read_sidecar
+from modelc.converters.trt.engine_records import read_sidecar, write_sidecar
 from modelc.converters.trt.trt_installation import CudaDevice, CudaDriver, TensorrtInstallation
 from modelc.core.contract import Job
 from modelc.core.errors import ErrorCode, MissingError, UsageError
@@ -28,7 +28,6 @@ from ...reasons import has_code
 
 Children = Callable[..., BuildFunction]
 Inspectors = Callable[..., InspectFunction]
-COMPATIBLE = {"version_compatible": "true", "trust_engine": "true"}
 DRIVER = CudaDriver(
     version=13010,
     devices=(CudaDevice(index=0, name="NVIDIA L4", capability=(8, 9), memory=24 << 30),),
@@ -180,14 +179,14 @@ def test_an_engine_that_cannot_be_timed_is_covered_by_layers(
 
 
 @pytest.mark.parametrize(
-    ("settings", "device", "package", "fits"),
+    ("options", "device", "package", "fits"),
     [
         ({}, DRIVER.devices, "11.4.0.106", True),
         ({}, DRIVER.devices, "11.4.0.106.post1", True),
         ({}, DRIVER.devices, "11.5.0.1", False),
         ({}, (), "11.4.0.106", False),
         ({}, (replace(DRIVER.devices[0], name="NVIDIA T4"),), "11.4.0.106", False),
-        (COMPATIBLE, DRIVER.devices, "11.5.0.1", True),
+        ({"version_compatible": "True"}, DRIVER.devices, "11.5.0.1", True),
         ({"hardware_compatible": "ampere-plus"}, (), "11.4.0.106", True),
     ],
 )
@@ -195,25 +194,26 @@ def test_an_engine_is_for_the_host_whose_gpu_and_version_it_names(
     tmp_path: Path,
     child: Children,
     inspector: Inspectors,
-    settings: dict[str, str],
+    options: dict[str, str],
     device: tuple[CudaDevice, ...],
     package: str,
     fits: bool,
 ) -> None:
-    job = job_in(tmp_path, **settings)
-    made = tensorrt_engine.convert(job, host(child(), inspector()))
+    job = job_in(tmp_path)
+    engine = job.folder / tensorrt_engine.convert(job, host(child(), inspector())).files[0][0]
+    write_sidecar(replace(read_sidecar(engine), options=options), engine)
     found = TensorrtInstallation(importable=True, package=package)
     here = BuildHost(driver=lambda: replace(DRIVER, devices=device), installed=lambda _: found)
-    assert tensorrt_engine.is_for_host(job.folder / made.files[0][0], here) is fits
+    assert tensorrt_engine.is_for_host(engine, here) is fits
 
 
 def test_the_sidecar_of_a_stripped_engine_has_the_digests_of_external_weights(
     tmp_path: Path, child: Children, inspector: Inspectors
 ) -> None:
     import onnx
-    from onnx import TensorProto, helper
+    from onnx import TensorProto, helper, numpy_helper
 
-    weight = helper.make_tensor("w", TensorProto.FLOAT, [256], np.ones(256, np.float32))
+    weight = numpy_helper.from_array(np.ones(256, np.float32), "w")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [256])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [256])
     node = helper.make_node("Add", ["x", "w"], ["y"])
