@@ -1,7 +1,7 @@
 """The layers of an engine, read from the JSON of TensorRT's engine inspector.
 
 The inspector's form is documented only by examples: tests/converters/trt/inspector has outputs of
-TensorRT 8.2 to 10.10. What is not understood is unknown; it is never taken for another dtype.
+TensorRT 8.2 to 10.12. What is not understood is unknown; it is never taken for another dtype.
 """
 
 from __future__ import annotations
