@@ -14,7 +14,7 @@ from ..core.contract import EAGER, Deferred, Readiness, Target
 from ..core.errors import ConversionError, Hint, ModelcError, Option
 from ..core.events import Entered, Tell, ignore_events
 from ..core.kinds import Precision
-from ..core.manifest import Manifest, Pending
+from ..core.manifest import Failure, Manifest, Pending
 from ..core.process import relax_gc
 from ..core.records import REJECTED_FOLDER, Artifact, sha256_of
 from .attempt import convert_step, make_job
@@ -177,6 +177,8 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
     keeper = _BuiltKeeper(step, manifest, context)
     made = _make_step(step, keeper, context)
     before = manifest = keeper.manifest
+    if made.failure is not None and keeper.kept is not None:
+        made = replace(made, failure=keeper.hint(made.failure))
     other = None if _has_passed(made) else build_from_other_capture(step, manifest, context)
     if other is not None:
         sibling, mother, made = other
@@ -197,10 +199,6 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
             text = f"{pending.step} was prepared from an older {step.name}: prepare it again"
             context.workspace.progress.note(text, warning=True)
     context.workspace.folder.commit(now, find_unreferenced_files(before, now))
-    kept = next((one for one in now.pending if one.step == step.name and one.files), None)
-    if made.failure is not None and kept is not None:
-        text = f"{step.name}: {kept.files[0].name} is kept; {kept.command} judges it again"
-        context.workspace.progress.note(text, warning=True)
     rejection = RejectionContext(
         eager=context.eager,
         progress=context.workspace.progress,
@@ -230,6 +228,7 @@ class _BuiltKeeper:
 
     def __init__(self, step: Step, manifest: Manifest, context: RunContext) -> None:
         self.manifest = manifest
+        self.kept: Pending | None = step.built
         self._step, self._context = step, context
 
     def keep(self, parent: Parent, product: Product) -> None:
@@ -243,7 +242,14 @@ class _BuiltKeeper:
         others = (one for one in self.manifest.pending if one.step != self._step.name)
         now = replace(self.manifest, pending=(*others, pending))
         folder.commit(now, find_unreferenced_files(self.manifest, now))
-        self.manifest = now
+        self.manifest, self.kept = now, pending
+
+    def hint(self, failure: Failure) -> Failure:
+        """Return the failure with the command that judges what was built again."""
+        command = self.kept and f"{self.kept.command} {self._context.order.out}"
+        given = failure.advice or (failure.hint,)
+        hint = Hint(*given, f"; {command} judges what was built without building it again")
+        return replace(failure, hint=str(hint), advice=hint.parts)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

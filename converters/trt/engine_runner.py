@@ -58,8 +58,13 @@ def gpu_errors() -> Iterator[None]:
         raise RunnerError(
             f"TensorRT: {type(error).__name__}: {first_line(error)}",
             hint=_hint_for(text_of(error)),
-            code=ErrorCode.RUNTIME_FAILED,
+            code=_code_of(text_of(error)),
         ) from error
+
+
+def _code_of(reason: str) -> ErrorCode:
+    is_memory = _NO_MEMORY in reason.lower()
+    return ErrorCode.OUT_OF_MEMORY if is_memory else ErrorCode.RUNTIME_FAILED
 
 
 def _hint_for(reason: str) -> Hint | str:
@@ -104,7 +109,7 @@ class EngineRunner(RunnerBase):
         return RunnerError(
             f"TensorRT: {call}({value}) failed: {reason}",
             hint=_hint_for(reason),
-            code=ErrorCode.RUNTIME_FAILED,
+            code=_code_of(reason),
         )
 
     def run(self, feed: Feed) -> Outputs:

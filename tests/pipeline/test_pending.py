@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from modelc.core.contract import Job, Preflight, Readiness, Runner, Target
-from modelc.core.errors import ConversionError, MissingError, ModelcError, RunnerError
+from modelc.core.errors import (
+    ConversionError,
+    ErrorCode,
+    MissingError,
+    ModelcError,
+    RunnerError,
+)
 from modelc.core.events import Event, Noted
 from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
@@ -250,8 +256,8 @@ def test_a_failed_build_can_be_tried_again(
     assert (done.failures, done.pending, done.exit_code) == ((), (), 0)
 
 
-def fails(error: BaseException) -> Callable[..., object]:
-    def fail(*_: object) -> object:
+def fails(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object) -> Any:
         raise error
 
     return fail
@@ -269,6 +275,7 @@ def test_an_engine_whose_judging_fails_is_kept_and_not_built_again(
     assert broken.exit_code == error.exit_code
     assert [file.name for one in broken.pending for file in one.files] == [ENGINE]
     assert (tmp_path / "out" / ENGINE).is_file()
+    assert f"{broken.pending[0].command} {tmp_path / 'out'}" in broken.failures[0].hint
     rebuilt = fails(AssertionError("the engine is built again"))
     done = finish(engine(ready=True, on_convert=rebuilt), settings={"trust_engine": "true"})
     assert [artifact.name for artifact in done.artifacts] == ["fake", "engine"]
@@ -316,6 +323,18 @@ def test_a_kept_engine_that_does_not_fit_is_built_again(
     done = finish(engine(ready=True, on_convert=jobs.append, here=here), settings=settings)
     assert [job.settings for job in jobs] == [{"workspace": "1G", **settings}]
     assert (done.pending, done.exit_code) == ((), 0)
+
+
+@pytest.mark.usefixtures("prepared")
+def test_an_engine_without_memory_to_run_is_kept_and_not_rejected(
+    tmp_path: Path, finish: Callable[..., Manifest]
+) -> None:
+    full = RunnerError("CUDA out of memory", hint="free some", code=ErrorCode.OUT_OF_MEMORY)
+    found = finish(replace(cast("Engine", engine(ready=True)), answer=fails(full)))
+    assert [failure.exit_code for failure in found.failures] == [full.exit_code]
+    assert [file.name for one in found.pending for file in one.files] == [ENGINE]
+    assert not (tmp_path / "out" / "rejected").exists()
+    assert finish().exit_code == 0
 
 
 @pytest.mark.usefixtures("prepared")

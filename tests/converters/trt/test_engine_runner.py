@@ -234,7 +234,8 @@ def test_whatever_is_raised_on_the_gpu_is_a_runner_error(
 
     device = device_of()
     device.double.behaviours["IExecutionContext.execute_async_v3"] = breaks
-    cause = has_code(ErrorCode.RUNTIME_FAILED, naming=str(error)[:30])
+    code = ErrorCode.RUNTIME_FAILED if option is None else ErrorCode.OUT_OF_MEMORY
+    cause = has_code(code, naming=str(error)[:30])
     with runner_on(device) as runner, pytest.raises(RunnerError, check=cause) as caught:
         getattr(runner, method)(FEED)
     assert caught.value.options == (() if option is None else (option,))
@@ -247,7 +248,7 @@ def test_a_context_without_memory_has_the_hint_for_memory(device_of: Devices) ->
         loaded = runner._loaded
         assert loaded is not None
         loaded.log.errors = ["[defaultAllocator.cpp] Out of memory while allocating 8 GiB"]
-        with pytest.raises(RunnerError) as caught:
+        with pytest.raises(RunnerError, check=has_code(ErrorCode.OUT_OF_MEMORY)) as caught:
             runner.run(FEED)
     assert caught.value.options == ("input",)
 
