@@ -233,7 +233,7 @@ def _check_lean_runtime(host: LibraryHost) -> Iterator[Check]:
     """Check whether version-compatible engines can be built, where TensorRT is installed."""
     if not host.tensorrt.importable:
         return
-    check = partial(Check, name="TensorRT lean runtime")
+    check = partial(Check, name="lean runtime")
     version, known = host.tensorrt.package, host.packages.versions
     lean = next((known[name] for name in LEAN_DISTRIBUTIONS if name in known), "")
     mend = lean_install_command(version, known)

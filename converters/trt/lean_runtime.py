@@ -52,16 +52,16 @@ def load_lean_runtime(
     """
     name = _library_name(version)
     places = _package_folders() if folders is None else folders
-    refused: list[str] = []
+    failures: list[str] = []
     for library in (*(str(folder / name) for folder in places), name):
         try:
             load(library)
         except OSError as error:
-            refused.append(str(error))
+            failures.append(str(error))
         else:
             return
     raise MissingError(
-        f"--version-compatible needs {name} of TensorRT {version}: {refused[0]}",
+        f"--version-compatible needs {name} of TensorRT {version}: {failures[0]}",
         hint=lean_install_command(version, package_versions(*_CUDA_12)),
         option="version-compatible",
         code=ErrorCode.NOT_INSTALLED,

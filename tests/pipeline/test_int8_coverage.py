@@ -1,4 +1,4 @@
-"""What is known of an INT8 artifact's compute dtypes decides whether it is judged or refused."""
+"""What is known of an INT8 artifact's compute dtypes decides whether it is judged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def coverage(**layers: int) -> Coverage:
 
 
 @pytest.mark.parametrize("path", sorted(OUTPUTS.iterdir()), ids=lambda path: path.stem)
-def test_only_an_engine_that_is_read_and_has_no_int8_layer_is_refused(path: Path) -> None:
+def test_only_an_engine_that_is_read_and_has_no_int8_layer_is_an_error(path: Path) -> None:
     layers = read_layers(path.read_text(encoding="utf-8")).layers
     found = engine_coverage(layers) if any(layer.computes for layer in layers) else None
     if path.stem in NOT_INT8:
