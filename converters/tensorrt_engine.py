@@ -40,7 +40,7 @@ from .trt.engine_records import (
     read_sidecar,
     write_sidecar,
 )
-from .trt.trt_installation import TrtLibrary, query_driver
+from .trt.trt_installation import TrtLibrary, builder_readiness, query_driver
 
 if TYPE_CHECKING:
     from .trt.engine_runner import EngineRunner
@@ -106,11 +106,16 @@ def is_for_host(path: Path, host: BuildHost = THIS_HOST) -> bool:
     return same_gpu and same_version
 
 
-def preflight(job: Job) -> Preflight:
-    """Find what TensorRT would reject in the job's parent, without TensorRT."""
+def preflight(job: Job, library: TrtLibrary = TrtLibrary.TENSORRT) -> Preflight:
+    """Find what the library would reject in the job's parent, without it.
+
+    The parser of TensorRT-RTX is asked where it is installed, else a table.
+    """
+    from .trt.parser_verdict import ask_parser
     from .trt.trt_preflight import run_preflight
 
-    return run_preflight(job)
+    rtx = trt_installation.find_tensorrt(TrtLibrary.RTX)
+    return run_preflight(job, library, ask_parser if builder_readiness(rtx).ready else None)
 
 
 def convert(
