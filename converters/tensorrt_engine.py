@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from ..core.contract import Converted, Feed, Inspection, Job, Preflight, Readiness
 from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError, first_line
 from ..core.kinds import Capture, Precision
-from ..core.records import Coverage, FileRecord, record_of
+from ..core.records import Coverage, record_of
 from ..core.signature import Signature
-from .onnx_guard import list_model_files
 from .trt import build_launcher, timing_cache, trt_installation
 from .trt.build_launcher import BuildHost, build_with_python, build_with_trtexec
 from .trt.engine_inspection import inspect_with_python
@@ -37,6 +36,8 @@ from .trt.engine_records import (
     BuildRequest,
     BuildResult,
     EngineSidecar,
+    external_files,
+    is_engine_for,
     read_sidecar,
     write_sidecar,
 )
@@ -84,26 +85,13 @@ def claims(path: Path) -> bool:
 
 
 def is_for_host(path: Path, host: BuildHost = THIS_HOST) -> bool:
-    """Return whether an engine was built for the GPU and the TensorRT of this host.
-
-    An engine for several GPUs or versions, by its options, is for this one too.
-    """
+    """Return whether an engine was built for the GPU and the TensorRT of this host."""
+    driver, package = host.driver(), host.installed(TrtLibrary.TENSORRT).package
+    here = driver.devices[0] if driver.devices else None
     try:
-        sidecar = read_sidecar(path)
+        return is_engine_for(read_sidecar(path), here, package)
     except RunnerError:
         return False
-    driver, package = host.driver(), host.installed(TrtLibrary.TENSORRT).package
-    here = [(one.name, ".".join(map(str, one.capability))) for one in driver.devices[:1]]
-    same_gpu = "hardware_compatible" in sidecar.options or here == [
-        (sidecar.gpu, sidecar.capability)
-    ]
-    same_version = (
-        "version_compatible" in sidecar.options
-        or sidecar.builder == BuilderChoice.TRTEXEC
-        or not package
-        or package.startswith(sidecar.tensorrt)  # a package's version may end in `.post1`
-    )
-    return same_gpu and same_version
 
 
 def preflight(job: Job, library: TrtLibrary = TrtLibrary.TENSORRT) -> Preflight:
@@ -193,7 +181,7 @@ def _find_gpu(host: BuildHost) -> _EngineGpus:
     device = driver.devices[0]
     return _EngineGpus(
         name=device.name,
-        capability=".".join(map(str, device.capability)),
+        capability=device.capability_text,
         key=timing_cache.device_key(device),
         memory=device.memory,
         cuda=driver.cuda,
@@ -251,7 +239,7 @@ def _make_sidecar(
     return EngineSidecar(
         engine=record_of(Path(request.engine)),
         onnx=record_of(onnx),
-        external=_external_files(onnx) if options.strip_weights else (),
+        external=external_files(onnx) if options.strip_weights else (),
         gpu=gpu.name,
         capability=gpu.capability,
         memory=gpu.memory,
@@ -266,12 +254,6 @@ def _make_sidecar(
         stripped=options.strip_weights,
         library=request.library,
     )
-
-
-def _external_files(onnx: Path) -> tuple[FileRecord, ...]:
-    """Return the files that hold weights of an ONNX, named from its folder."""
-    files = list_model_files(onnx)[1:]
-    return tuple(record_of(one, name=one.relative_to(onnx.parent).as_posix()) for one in files)
 
 
 def _option_changes(options: EngineOptions) -> dict[str, str]:

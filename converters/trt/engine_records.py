@@ -9,10 +9,11 @@ from pathlib import Path
 from ...core.atomic_write import atomic_write
 from ...core.contract import TensorInfo
 from ...core.errors import ErrorCode, RunnerError
-from ...core.records import FileRecord, sha256_of
+from ...core.records import FileRecord, record_of, sha256_of
+from ..onnx_guard import list_model_files
 from .engine_layers import EngineLayer
-from .engine_options import EngineOptions, Profile
-from .trt_installation import TrtLibrary
+from .engine_options import BuilderChoice, EngineOptions, Profile
+from .trt_installation import CudaDevice, TrtLibrary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,3 +120,31 @@ def read_sidecar(engine: Path) -> EngineSidecar:
             code=ErrorCode.FILE_CHANGED,
         )
     return sidecar
+
+
+def external_files(onnx: Path) -> tuple[FileRecord, ...]:
+    """Return the files that hold weights of an ONNX, named from its folder.
+
+    Raises:
+        ConversionError: the model cannot be read, or names files outside its folder.
+    """
+    files = list_model_files(onnx)[1:]
+    return tuple(record_of(one, name=one.relative_to(onnx.parent).as_posix()) for one in files)
+
+
+def is_engine_for(sidecar: EngineSidecar, device: CudaDevice | None, package: str) -> bool:
+    """Return whether an engine was built for this GPU and this version of TensorRT's package.
+
+    An engine for several GPUs or versions, by its options, is for this one too, and so is one of
+    trtexec or of a package without a version.
+    """
+    same_gpu = device is not None and (device.name, device.capability_text) == (
+        sidecar.gpu,
+        sidecar.capability,
+    )
+    known = package and sidecar.builder != BuilderChoice.TRTEXEC
+    # a package's version may end in `.post1`
+    same_version = not known or package.startswith(sidecar.tensorrt)
+    return (same_gpu or "hardware_compatible" in sidecar.options) and (
+        same_version or "version_compatible" in sidecar.options
+    )
