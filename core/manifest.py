@@ -9,7 +9,7 @@ from .findings import BranchRecord, FeedRecord, Localisation, Warned
 from .kinds import Precision
 from .records import Artifact, Attempt, Checkpoint, Dependencies, FileRecord, artifact_names
 from .signature import Signature
-from .verdict import State, Verdict
+from .verdict import Limits, State, Verdict
 
 SCHEMA_VERSION = 2
 
@@ -59,7 +59,9 @@ class Pending:
 
     `made_from` and `parent` are name and SHA-256 of the artifact to build from, `reason` is why it
     was not built here; `command` with the folder appended finishes it. `warnings` and `memory`
-    (estimated bytes) are the results of the pre-flight, by the rules of `source`.
+    (estimated bytes) are the results of the pre-flight, by the rules of `source`. `references` are
+    files with the feeds and eager's outputs, with which the step is judged where the checkpoint or
+    its code is missing. `limits` are those that were asked for, by output; `""` is for all.
     """
 
     step: str
@@ -73,6 +75,8 @@ class Pending:
     memory: int = 0
     source: str = ""
     settings: dict[str, str] = field(default_factory=dict)
+    references: tuple[FileRecord, ...] = ()
+    limits: dict[str, Limits] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +114,10 @@ class Manifest:
 
     @property
     def files(self) -> tuple[FileRecord, ...]:
-        """The files of all artifacts, including rejected ones."""
-        return tuple(file for artifact in self.artifacts for file in artifact.files)
+        """The files of all artifacts, including rejected ones, and of pending steps; each once."""
+        made = (file for artifact in self.artifacts for file in artifact.files)
+        stored = (file for pending in self.pending for file in pending.references)
+        return tuple(dict.fromkeys((*made, *stored)))
 
     def verdict_of(self, artifact: str) -> Verdict | None:
         """Return the verdict on an artifact, if it was judged."""

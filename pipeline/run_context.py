@@ -77,13 +77,15 @@ class RunMemory:
     `programs` holds captured programs by rewrites and capture. `narrowed` holds eager references
     within smaller domains, by the domain in `--input` syntax. `places` holds sizes at which every
     artifact is judged besides those of the feeds, by the purpose for which they were found. `held`
-    lists sets of rewrites with which an artifact passed, latest first.
+    lists sets of rewrites with which an artifact passed, latest first. `references` are files with
+    eager's outputs for another host, by the domain of the feeds.
     """
 
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
     narrowed: dict[str, EagerReference] = field(default_factory=dict)
     places: dict[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
     held: list[tuple[str, ...]] = field(default_factory=list)
+    references: dict[str, FileRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

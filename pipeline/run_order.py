@@ -14,7 +14,7 @@ from ..core.events import Entered, Tell, ignore_events
 from ..core.kinds import Precision
 from ..core.manifest import Manifest, Pending
 from ..core.process import relax_gc
-from ..core.records import REJECTED_FOLDER, Artifact, sha256_of
+from ..core.records import REJECTED_FOLDER, Artifact, FileRecord, sha256_of
 from .attempt import make_job
 from .branch_coverage import update_branches
 from .build_step import build_above_one, build_step
@@ -27,6 +27,7 @@ from .order import Order
 from .other_capture import build_from_other_capture
 from .output_folder import OutputFolder, open_folder
 from .plan import Step, make_plan, make_skipped_failure, step_failure
+from .prepare_references import store_references
 from .provenance.seals import capture_method
 from .quantization import CalibrationCache, prepare_calibration
 from .recorded_run import has_unknown_trace, record_beside
@@ -170,13 +171,14 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
     """
     context.workspace.progress.tell(Entered(artifact=step.name))
     made, before = _make_step(step, manifest, context), manifest
-    other = None if _has_passed(made) else build_from_other_capture(step, manifest, context)
+    done = _has_passed(made) or not context.eager.has_source
+    other = None if done else build_from_other_capture(step, manifest, context)
     if other is not None:
         sibling, mother, made = other
         if mother is not None:
             manifest = record_result(manifest, sibling, mother)
             manifest = replace(manifest, steps=(*manifest.steps, sibling.name))
-    elif made.verdict is not None and not made.verdict.passed and step.is_derived:
+    elif not done and made.verdict is not None and step.is_derived:
         parent = _find_parent(step, manifest, context)
         work = parent and StepWork(step=step, parent=parent, run=context)
         made = (work and build_above_one(work)) or made
@@ -190,6 +192,8 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
             text = f"{pending.step} was prepared from an older {step.name}: prepare it again"
             context.workspace.progress.note(text, warning=True)
     context.workspace.folder.commit(now, find_unreferenced_files(before, now))
+    if not context.eager.has_source:
+        return now
     rejection = RejectionContext(
         eager=context.eager,
         progress=context.workspace.progress,
@@ -225,7 +229,7 @@ def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResul
             context.workspace.progress.note(
                 f"{step.name} is only prepared: its accuracy is not measured"
             )
-        return prepare_pending(work, step.pending)
+        return prepare_pending(work, step.pending, manifest.created)
     return build_step(work)
 
 
@@ -264,8 +268,8 @@ def _with_capture(parent: Parent, artifact: Artifact, manifest: Manifest) -> Par
     )
 
 
-def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
-    """Run the target's pre-flight on the parent and leave the step pending.
+def prepare_pending(work: StepWork, readiness: Readiness, created: str) -> StepResult:
+    """Run the target's pre-flight on the parent, store references and leave the step pending.
 
     If the pre-flight finds blockers, the step fails: another host could not finish it.
     """
@@ -289,6 +293,7 @@ def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
                     ),
                     option="plugins",
                 )
+        references = _prepare_references(work, created)
     except ModelcError as error:
         return StepResult(failure=step_failure(step, error, []))
     for warning in found.warnings:
@@ -306,5 +311,15 @@ def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
             memory=found.memory,
             source=found.source,
             settings=dict(context.order.settings),
+            references=references,
+            limits=context.order.judging.given_limits,
         )
     )
+
+
+def _prepare_references(work: StepWork, created: str) -> tuple[FileRecord, ...]:
+    """Return the files with eager's outputs for the other host; those of before in a finish."""
+    eager = work.run.eager
+    if eager.stored is not None:
+        return eager.stored.files
+    return store_references(work, created) if work.run.order.references else ()

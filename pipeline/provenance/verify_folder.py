@@ -84,7 +84,7 @@ def verify_folder(
         *_check_manifest(folder, text, record.raw, key),
         *_check_source(folder, manifest),
         *(check for artifact in manifest.artifacts for check in check_artifact(artifact, record)),
-        *_check_unfinished(manifest),
+        *_check_unfinished(folder, manifest),
         *_check_replaced(folder, manifest),
         *check_unclaimed(folder, _collect_claimed(folder, manifest, read), signed=key is not None),
     )
@@ -151,8 +151,12 @@ def _check_checkpoint(folder: Path, manifest: Manifest) -> ProvenanceCheck:
     return ProvenanceCheck(of="checkpoint", what="files", found=FAILED, detail=detail)
 
 
-def _check_unfinished(manifest: Manifest) -> Iterator[ProvenanceCheck]:
-    """Yield the steps without an artifact: failed, pending or not executed."""
+def _check_unfinished(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
+    """Yield the steps without an artifact, and the references of pending ones."""
+    for file in (file for one in manifest.pending for file in one.references):
+        wrong = describe_change(file, folder)
+        outcome = FAILED if wrong else HOLDS
+        yield ProvenanceCheck(of=file.name, what="files", found=outcome, detail=wrong)
     ended = [(one.step, f"failed: {one.message}") for one in manifest.failures]
     ended += [(one.step, f"pending: {one.reason}") for one in manifest.pending]
     ended += [(step, "not executed") for step in manifest.unmade]
