@@ -203,7 +203,7 @@ class _SizeSearch:
             self.found.append(dict(sizes))
 
     @cached_property
-    def _mirrored_base(self) -> CallTrace | None:
+    def _base_mirror(self) -> CallTrace | None:
         return record_calls(self.job, self.base, mirrored=True)
 
     def _is_by_size(
@@ -214,7 +214,7 @@ class _SizeSearch:
         `found` are the paths of the drawn data at the base sizes and at `sizes`; the mirrored data
         takes the other side of a branch on a sign.
         """
-        (start, path), here = found, self._mirrored_base
+        (start, path), here = found, self._base_mirror
         there = record_calls(self.job, sizes, mirrored=True)
         if here is None or there is None:
             return False

@@ -284,3 +284,8 @@ class Screen:
         width = self._more + (_NARROW if self._console.width < _WIDE_TERMINAL else _USUAL)
         step = f"{event.step:<{width}}"
         print_line(self._console, f"{mark} {escape(step)} [dim]{event.seconds:6.1f} s[/]{detail}")
+
+
+def ready_mark(*, ready: bool, builds: bool) -> str:
+    """Return whether a format is ready, or can at least be built, as markup."""
+    return "[green]yes[/]" if ready else "[yellow]builds[/]" if builds else "[red]no[/]"

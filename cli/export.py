@@ -76,7 +76,8 @@ def build_trt(
 
     Without a GPU or TensorRT, the ONNX file for the engine is built and validated, its operators
     are checked against those of TensorRT, and the engine stays pending (exit 4): the command that
-    builds it on a GPU host is printed.
+    builds it on a GPU host is printed. With --rtx the engine is built here, for RTX GPUs, and is
+    judged on a GPU host.
     """
     if (path / MANIFEST_FILE).is_file():
         _finish(path, given)
@@ -85,7 +86,7 @@ def build_trt(
     if checkpoint is not None:
         text, hint = "--checkpoint needs an output folder", f"pass {checkpoint} as the argument"
         raise UsageError(text, hint=hint, option="checkpoint")
-    _build(path, "tensorrt", given)
+    _build(path, "tensorrt-rtx" if read_record(ArtifactOptions, given).rtx else "tensorrt", given)
 
 
 def _build(path: Path, target: str, given: Given) -> None:

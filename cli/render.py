@@ -15,6 +15,7 @@ from rich.markup import escape
 from ..checkpoints.weight_sets import percent_text
 from ..converters.registry import package_of
 from ..core.contract import EAGER, Inspection, Readiness, Target
+from ..core.installation import readiness_text
 from ..core.records import size_text
 from ..core.verdict import OutputVerdict, Verdict
 from ..pipeline.inspection import CheckpointContents
@@ -28,7 +29,14 @@ from ..pipeline.provenance.artifact_checks import (
 )
 from ..reports.result_rows import Outcome, sensitivity_lines, verdict_outcome
 from ..reports.text_format import count_text, figure_text, readable_dim
-from .console import STATE_MARKS, fit_table, new_table, print_line, result_console
+from .console import (
+    STATE_MARKS,
+    fit_table,
+    new_table,
+    print_line,
+    ready_mark,
+    result_console,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -173,8 +181,9 @@ def show_targets(rows: Sequence[tuple[Target, Readiness]]) -> None:
     columns = ("target", "ready", "output", "precisions", "version, or reason and fix", *whose)
     cells = []
     for (target, readiness), package in zip(rows, packages, strict=True):
-        mark = "[green]yes[/]" if readiness.ready else "[red]no[/]"
-        detail = readiness.version or f"{readiness.reason}: {readiness.mend}"
+        mark = ready_mark(ready=readiness.ready, builds=readiness.builds)
+        detail = readiness_text(readiness)
+        detail += "" if readiness.ready else f": {readiness.mend}"
         precisions = " ".join(map(str, target.MADE_FROM))
         texts = (target.NAME, mark, escape(target.SUMMARY), precisions, escape(detail))
         cells.append(dict(zip(columns, (*texts, escape(package or "modelc")), strict=False)))

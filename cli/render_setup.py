@@ -18,7 +18,7 @@ from ..projects.project_records import PROJECT_FILE, KeyPath, Setting, SettingLa
 from ..projects.project_template import NewProject
 from ..projects.setting_layers import Overrides
 from ..reports.text_format import count_text
-from .console import error_console, new_table, print_line, result_console, show_json
+from .console import error_console, new_table, print_line, ready_mark, result_console, show_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,7 +64,7 @@ def _show_buildable(console: Console, title: str, what: str, rows: Sequence[Buil
     table = new_table(title, "ready", what, "version or reason", "fix")
     table.columns[0].no_wrap = True
     for row in rows:
-        mark = "[green]yes[/]" if row.ready else "[red]no[/]"
+        mark = ready_mark(ready=row.ready, builds=row.builds)
         table.add_row(row.name, mark, escape(row.makes), escape(row.told), escape(row.mend))
     console.print(table)
 

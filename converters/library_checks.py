@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -11,7 +11,13 @@ from ..core.installation import Check, CheckState
 from .installed_packages import InstalledPackages, read_packages
 from .library_probe import PACKAGES, LibraryReport, probe_libraries
 from .trt import trt_installation
-from .trt.trt_installation import CudaDriver, query_driver
+from .trt.trt_installation import (
+    CudaDriver,
+    TensorrtInstallation,
+    TrtLibrary,
+    find_tensorrt,
+    query_driver,
+)
 
 ProbeLibraries: TypeAlias = Callable[[Iterable[str]], Mapping[str, LibraryReport]]
 _TORCH_BOUND = ("torchvision", "torchaudio")  # each release is compiled for one torch
@@ -24,25 +30,32 @@ class LibraryHost:
 
     packages: InstalledPackages
     driver: CudaDriver
-    tensorrt: trt_installation.TensorrtInstallation
+    tensorrt: TensorrtInstallation
+    rtx: TensorrtInstallation = field(
+        default_factory=lambda: TensorrtInstallation(library=TrtLibrary.RTX)
+    )
     ask: ProbeLibraries = probe_libraries
 
 
 def inspect_host() -> LibraryHost:
     """Inspect this host without importing a library."""
     return LibraryHost(
-        packages=read_packages(), driver=query_driver(), tensorrt=trt_installation.find_tensorrt()
+        packages=read_packages(),
+        driver=query_driver(),
+        tensorrt=find_tensorrt(),
+        rtx=find_tensorrt(TrtLibrary.RTX),
     )
 
 
 def check_libraries(host: LibraryHost) -> tuple[Check, ...]:
     """Check the driver and GPUs, then each library, which is probed in a child process."""
-    trt = ["tensorrt"] if host.tensorrt.importable else []
+    engines = (host.tensorrt, host.rtx)
+    trt = [str(one.library) for one in engines if one.importable]
     beside = [name for name in PACKAGES if name in host.packages.versions]
     answers = host.ask(["onnxruntime", "openvino", *trt, *beside])
     return (
         *_check_driver(host.driver, _cuda_majors(host.packages)),
-        _check_package(host.tensorrt, answers.get("tensorrt")),
+        *(_check_package(one, answers.get(str(one.library))) for one in engines),
         _check_trtexec(host.tensorrt),
         *_check_providers(answers.get("onnxruntime", LibraryReport()), host),
         _check_openvino(answers.get("openvino", LibraryReport()), host.packages),
@@ -186,10 +199,9 @@ def _check_devices(driver: CudaDriver) -> Iterator[Check]:
             yield check(state=CheckState.WARN, told=told, mend=mend)
 
 
-def _check_package(
-    installed: trt_installation.TensorrtInstallation, answer: LibraryReport | None
-) -> Check:
-    check, fix = partial(Check, name="tensorrt"), trt_installation.INSTALL_FIX
+def _check_package(installed: TensorrtInstallation, answer: LibraryReport | None) -> Check:
+    library = installed.library
+    check, fix = partial(Check, name=str(library)), library.install
     if not installed.importable or answer is None:
         told = "the Python package is not installed"
         return check(state=CheckState.MISSING, told=told, mend=fix)
@@ -200,12 +212,13 @@ def _check_package(
         mend = fix.replace("install", "install --force-reinstall", 1)
         return check(state=CheckState.BROKEN, told=told, mend=mend)
     if installed.too_old:
-        told = f"{said.told} is older than 10.13, the first that modelc works with"
+        minimum = ".".join(map(str, library.minimum))
+        told = f"{said.told} is older than {minimum}, the first that modelc works with"
         return check(state=CheckState.WARN, told=told, mend=fix)
     return check(state=CheckState.OK, told=said.told)
 
 
-def _check_trtexec(installed: trt_installation.TensorrtInstallation) -> Check:
+def _check_trtexec(installed: TensorrtInstallation) -> Check:
     if installed.program is None:
         return Check(
             name=trt_installation.TRTEXEC,

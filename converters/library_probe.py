@@ -16,6 +16,7 @@ from ..core.children.child_call import CallEnd, ChildCall, ParentConnection, run
 from ..core.children.limits import LimitExceeded
 from ..core.children.messages import Returned, StoppedByError
 from ..core.children.processes import Deadline, ProcessEnd
+from .trt.trt_installation import TrtLibrary
 
 ProbeFunction: TypeAlias = Callable[[str, ParentConnection], None]
 
@@ -166,14 +167,14 @@ def _probe_openvino(_: str, __: int) -> Iterator[ProbeResult]:
         yield ProbeResult(name=device, works=True, told=name)
 
 
-def _probe_tensorrt(_: str, __: int) -> Iterator[ProbeResult]:
+def _probe_tensorrt(name: str, _: int) -> Iterator[ProbeResult]:
     """Probe whether the package can be imported; its objects would require a driver."""
     try:
-        import tensorrt
+        trt = importlib.import_module(TrtLibrary(name).module)
     except ImportError as error:
-        yield ProbeResult(name="tensorrt", works=False, told=str(error))
+        yield ProbeResult(name=name, works=False, told=str(error))
     else:
-        yield ProbeResult(name="tensorrt", works=True, told=str(tensorrt.__version__))
+        yield ProbeResult(name=name, works=True, told=str(trt.__version__))
 
 
 def _probe_import(package: str, _: int) -> Iterator[ProbeResult]:
@@ -201,5 +202,5 @@ PACKAGES = ("torchvision", "torchaudio", "timm", "transformers")  # built on tor
 PROBES: dict[str, Callable[[str, int], Iterator[ProbeResult]]] = {
     "onnxruntime": _probe_onnxruntime,
     "openvino": _probe_openvino,
-    "tensorrt": _probe_tensorrt,
+    **dict.fromkeys(map(str, TrtLibrary), _probe_tensorrt),
 }

@@ -31,6 +31,7 @@ from . import (
     openvino_ir,
     tensorrt_engine,
     tensorrt_onnx,
+    tensorrt_rtx,
     torchscript_module,
 )
 
@@ -43,6 +44,7 @@ BUILT_IN: tuple[Target, ...] = (
     openvino_ir,
     tensorrt_onnx,
     tensorrt_engine,
+    tensorrt_rtx,
 )
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _VALUES = ("SUMMARY", "SUFFIX", "MADE_FROM", "CAPTURES", "DEVICES")

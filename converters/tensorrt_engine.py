@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from .trt.engine_options import (
     BuilderChoice,
     EngineOptions,
     find_unbounded,
+    options_for,
     parse_options,
     profile_text,
     profiles_for,
@@ -37,7 +38,7 @@ from .trt.engine_records import (
     write_sidecar,
 )
 from .trt.engine_records import engine_coverage as coverage_of
-from .trt.trt_installation import CudaDevice, CudaDriver, query_driver
+from .trt.trt_installation import TrtLibrary, query_driver
 
 if TYPE_CHECKING:
     from .trt.engine_runner import EngineRunner
@@ -58,6 +59,8 @@ DEVICES: tuple[str, ...] = ("cuda",)
 FINISHED_BY: str = "build-trt"
 THIS_HOST = BuildHost()
 _MAGIC = b"ftrt"  # the first bytes of a serialized engine
+_SUFFIXES = {TrtLibrary.TENSORRT: SUFFIX, TrtLibrary.RTX: ".rtx.engine"}
+RTX_CAPABILITIES = "8.0 and later"  # of an engine for which no compute capabilities are named
 
 
 def readiness() -> Readiness:
@@ -86,12 +89,15 @@ def limit_precision(precision: Precision, settings: Mapping[str, str]) -> Precis
     return Precision.FP16 if tf32 else precision
 
 
-def convert(job: Job, host: BuildHost = THIS_HOST) -> Converted:
+def convert(
+    job: Job, host: BuildHost = THIS_HOST, library: TrtLibrary = TrtLibrary.TENSORRT
+) -> Converted:
     """Build the engine in a child process and write its sidecar.
 
     Args:
         job: its settings are those of `trt.engine_options`.
-        host: the machine that the engine is built on and for.
+        host: the machine that the engine is built on; TensorRT's is also for its GPU.
+        library: what builds it.
 
     Raises:
         ConversionError: TensorRT rejected the model, crashed or took too long.
@@ -100,27 +106,22 @@ def convert(job: Job, host: BuildHost = THIS_HOST) -> Converted:
     """
     if job.parent is None:
         raise RuntimeError("a TensorRT job needs an ONNX parent")
-    options = parse_options(job.settings)
+    options = options_for(parse_options(job.settings), library)
     for error in find_unbounded(job.signature, options.profiles):
         raise error
-    driver = host.driver()
-    if not driver.devices:
-        raise MissingError(
-            f"TensorRT needs a GPU: {driver.reason}",
-            hint=trt_installation.DRIVER_FIX,
-            code=ErrorCode.NO_DEVICE,
-        )
-    engine = job.folder / f"{job.stem}{SUFFIX}"
+    gpu = _find_gpu(host) if library is TrtLibrary.TENSORRT else _rtx_gpus(options)
+    engine = job.folder / f"{job.stem}{_SUFFIXES[library]}"
     request = BuildRequest(
         onnx=str(job.parent.absolute()),
         engine=str(engine.absolute()),
         profiles=profiles_for(job.signature, options.profiles),
         options=options,
+        library=library,
     )
-    builder, built = _build_engine(request, job, driver.devices[0], host)
+    builder, built = _build_engine(request, job, gpu, host)
     found, unreadable = parse_layers(built.layers)
     sidecar = replace(
-        _make_sidecar(request, built, driver, builder),
+        _make_sidecar(request, built, gpu, builder),
         layers=found.layers,
         origin=dict(job.metadata),
     )
@@ -128,23 +129,72 @@ def convert(job: Job, host: BuildHost = THIS_HOST) -> Converted:
     limits = limit_precision(job.precision, job.settings)
     return Converted(
         files=((engine.name, "model"), (path.name, "config")),
-        versions={"tensorrt": built.tensorrt},
+        versions={str(library): built.tensorrt},
         options=_engine_facts(sidecar),
-        notes=(*built.notes, *filter(None, [unreadable])),
+        notes=(
+            *built.notes,
+            *([unreadable] if unreadable and library is TrtLibrary.TENSORRT else []),
+        ),
         judged_as=None if limits is job.precision else limits,
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _EngineGpus:
+    """The GPUs of an engine, as its sidecar says them; `key` is a part of a file name."""
+
+    name: str
+    capability: str
+    key: str
+    memory: int = 0
+    cuda: str = ""
+
+
+def _find_gpu(host: BuildHost) -> _EngineGpus:
+    """Return the GPU of this host.
+
+    Raises:
+        MissingError: there is none.
+    """
+    driver = host.driver()
+    if not driver.devices:
+        raise MissingError(
+            f"TensorRT needs a GPU: {driver.reason}",
+            hint=trt_installation.DRIVER_FIX,
+            code=ErrorCode.NO_DEVICE,
+        )
+    device = driver.devices[0]
+    return _EngineGpus(
+        name=device.name,
+        capability=".".join(map(str, device.capability)),
+        key=timing_cache.device_key(device),
+        memory=device.memory,
+        cuda=driver.cuda,
+    )
+
+
+def _rtx_gpus(options: EngineOptions) -> _EngineGpus:
+    """Return the GPUs that an engine of TensorRT-RTX is for."""
+    capabilities = options.compute_capabilities
+    key = "-".join(f"sm{one.replace('.', '')}" for one in capabilities)
+    return _EngineGpus(
+        name="RTX GPUs",
+        capability=", ".join(capabilities) or RTX_CAPABILITIES,
+        key=key or "sm80-and-later",
+    )
+
+
 def _build_engine(
-    request: BuildRequest, job: Job, device: CudaDevice, host: BuildHost
+    request: BuildRequest, job: Job, gpu: _EngineGpus, host: BuildHost
 ) -> tuple[BuilderChoice, BuildResult]:
     """Build with the Python package if installed, else with trtexec, or with the named one."""
-    options = request.options
-    found = host.installed()
+    options, library = request.options, request.library
+    found = host.installed(library)
 
     def with_cache(version: str) -> BuildRequest:
-        folder = job.cache and job.cache / NAME
-        cache = timing_cache.cache_file_for(options.timing_cache, folder, device, version)
+        folder = job.cache and job.cache / library
+        name = f"{library}-{version}"
+        cache = timing_cache.cache_file_for(options.timing_cache, folder, gpu.key, name)
         return replace(request, timing_cache=cache)
 
     if options.builder is not BuilderChoice.TRTEXEC and found.importable:
@@ -155,27 +205,26 @@ def _build_engine(
         cached = with_cache(".".join(map(str, version)))
         built = build_with_trtexec(found.program, cached, job.folder, version=version)
         return BuilderChoice.TRTEXEC, built
-    missing = options.builder if options.builder is not BuilderChoice.AUTO else "tensorrt"
+    missing = options.builder if options.builder is not BuilderChoice.AUTO else library
     raise MissingError(
         f"the builder {missing} is not installed",
-        hint=trt_installation.INSTALL_FIX,
+        hint=library.install,
         option="builder",
         code=ErrorCode.NOT_INSTALLED,
     )
 
 
 def _make_sidecar(
-    request: BuildRequest, built: BuildResult, driver: CudaDriver, builder: BuilderChoice
+    request: BuildRequest, built: BuildResult, gpu: _EngineGpus, builder: BuilderChoice
 ) -> EngineSidecar:
-    device = driver.devices[0]
     options = request.options
     return EngineSidecar(
         engine=record_of(Path(request.engine)),
         onnx=record_of(Path(request.onnx)),
-        gpu=device.name,
-        capability=".".join(map(str, device.capability)),
-        memory=device.memory,
-        cuda=driver.cuda,
+        gpu=gpu.name,
+        capability=gpu.capability,
+        memory=gpu.memory,
+        cuda=gpu.cuda,
         tensorrt=built.tensorrt,
         builder=builder,
         inputs=built.inputs,
@@ -184,6 +233,7 @@ def _make_sidecar(
         plugins=options.plugins,
         options=_option_changes(options),
         stripped=options.strip_weights,
+        library=request.library,
     )
 
 
@@ -202,7 +252,7 @@ def _engine_facts(sidecar: EngineSidecar) -> dict[str, str]:
     """Return the facts about the engine for the manifest."""
     return {
         "gpu": f"{sidecar.gpu} (compute capability {sidecar.capability})",
-        "cuda driver": sidecar.cuda,
+        **({"cuda driver": sidecar.cuda} if sidecar.cuda else {}),
         "builder": sidecar.builder,
         "profiles": "; ".join(sidecar.profiles),
         **({"plugins": ", ".join(sidecar.plugins)} if sidecar.plugins else {}),
@@ -211,7 +261,11 @@ def _engine_facts(sidecar: EngineSidecar) -> dict[str, str]:
 
 
 def open_runner(
-    path: Path, device: str, signature: Signature, settings: Mapping[str, str] | None = None
+    path: Path,
+    device: str,
+    signature: Signature,
+    settings: Mapping[str, str] | None = None,
+    library: TrtLibrary = TrtLibrary.TENSORRT,
 ) -> EngineRunner:
     """Load an engine on the GPU.
 
@@ -220,6 +274,7 @@ def open_runner(
         device: `cuda`.
         signature: gives the order of the inputs.
         settings: as for a job; only `plugins`, `trust_engine` and `weights` matter here.
+        library: what built it.
 
     Raises:
         RunnerError: TensorRT cannot load it.
@@ -227,12 +282,12 @@ def open_runner(
     """
     if device != "cuda":
         raise MissingError(
-            f"TensorRT runs on cuda, not on {device}",
+            f"{library} runs on cuda, not on {device}",
             hint=Hint("use ", Option("device", "cuda")),
             option="device",
             code=ErrorCode.UNSUPPORTED,
         )
-    trt = trt_installation.load_tensorrt()
+    trt = trt_installation.load_tensorrt(library)
 
     import torch
 
@@ -248,21 +303,19 @@ def open_runner(
 def inspect(path: Path) -> Inspection:
     """Read the sidecar; the engine is code and is not loaded."""
     sidecar = read_sidecar(path)
-    precisions = Counter(layer.dtype for layer in sidecar.layers if layer.computes)
     facts = {
         "gpu": f"{sidecar.gpu} (compute capability {sidecar.capability})",
-        "tensorrt": sidecar.tensorrt,
-        "cuda driver": sidecar.cuda,
+        str(sidecar.library): sidecar.tensorrt,
+        **({"cuda driver": sidecar.cuda} if sidecar.cuda else {}),
         "built with": sidecar.builder,
-        "layers": str(len(sidecar.layers)),
-        "compute layers": ", ".join(f"{n} {kind}" for kind, n in precisions.items()) or "unknown",
+        **(_layer_facts(sidecar.layers) if sidecar.layers else {}),
         **{f"profile {i}": profile for i, profile in enumerate(sidecar.profiles)},
         **({"plugins": ", ".join(sidecar.plugins)} if sidecar.plugins else {}),
         **({"weights": f"none: they come from {sidecar.onnx.name}"} if sidecar.stripped else {}),
         **sidecar.options,
     }
     return Inspection(
-        target=NAME,
+        target=str(sidecar.library),
         inputs=sidecar.inputs,
         outputs=sidecar.outputs,
         facts=facts,
@@ -272,6 +325,12 @@ def inspect(path: Path) -> Inspection:
     )
 
 
+def _layer_facts(layers: tuple[EngineLayer, ...]) -> dict[str, str]:
+    dtypes = Counter(layer.dtype for layer in layers if layer.computes)
+    known = ", ".join(f"{count} {dtype}" for dtype, count in dtypes.items())
+    return {"layers": str(len(layers)), "compute layers": known or "unknown"}
+
+
 def read_metadata(path: Path) -> Mapping[str, str]:
     """Return the metadata of the job from the sidecar."""
     return read_sidecar(path).origin
@@ -279,8 +338,10 @@ def read_metadata(path: Path) -> Mapping[str, str]:
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage | None:
     """Return the compute dtypes from the sidecar, weighted by time if the engine runs here."""
-    layers = read_sidecar(path).layers
-    return coverage_of(layers, _layer_times(path, example, device, layers)) if layers else None
+    sidecar = read_sidecar(path)
+    if not sidecar.layers:
+        return None
+    return coverage_of(sidecar.layers, _layer_times(path, example, device, sidecar.layers))
 
 
 def _layer_times(

@@ -83,9 +83,13 @@ class EagerModel(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Readiness:
-    """Whether a format can be converted here; if not, why, and the command that fixes it."""
+    """Whether a format can be converted here; if not, why, and the command that fixes it.
+
+    A deferred target that is not ready may be one that `builds` here and is judged elsewhere.
+    """
 
     ready: bool
+    builds: bool = False
     version: str = ""
     reason: str = ""
     mend: str = ""

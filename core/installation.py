@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from .contract import Readiness
 from .errors import MissingError
 
 
@@ -33,13 +34,23 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Buildable:
-    """A format or quantizer: whether it can be used here, its version, or why not."""
+    """A format or quantizer: whether it can be used here, its version, or why not.
+
+    `builds` says that its files can be built here, and judged on another host.
+    """
 
     name: str
     makes: str
     ready: bool
     told: str
     mend: str = ""
+    builds: bool = False
+
+
+def readiness_text(readiness: Readiness) -> str:
+    """Return the version, or why the format is not ready."""
+    only_builds = f"{readiness.version} builds here; not judged: {readiness.reason}"
+    return only_builds if readiness.builds else readiness.version or readiness.reason
 
 
 @dataclass(frozen=True, kw_only=True)

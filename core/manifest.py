@@ -55,13 +55,15 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Pending:
-    """A step that this host prepared and another must finish: nothing of it is built or judged.
+    """A step that this host prepared and another must finish: nothing of it is judged.
 
-    `made_from` and `parent` are name and SHA-256 of the artifact to build from, `reason` is why it
-    was not built here; `command` with the folder appended finishes it. `warnings` and `memory`
-    (estimated bytes) are the results of the pre-flight, by the rules of `source`. `references` are
-    files with the feeds and eager's outputs, with which the step is judged where the checkpoint or
-    its code is missing. `limits` are those that were asked for, by output; `""` is for all.
+    `files` are in `pending/` if the step was built here and only has to run, with `versions`,
+    `options`, `notes` and `judged_as` of the conversion. `made_from` and `parent` are name and
+    SHA-256 of the artifact to build from, `reason` is why it was not finished here; `command` with
+    the folder appended finishes it. `warnings` and `memory` (estimated bytes) are the results of
+    the pre-flight, by the rules of `source`. `references` are files with the feeds and eager's
+    outputs, with which the step is judged where the checkpoint or its code is missing. `limits` are
+    those that were asked for, by output; `""` is for all.
     """
 
     step: str
@@ -75,6 +77,11 @@ class Pending:
     memory: int = 0
     source: str = ""
     settings: dict[str, str] = field(default_factory=dict)
+    files: tuple[FileRecord, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    judged_as: Precision | None = None
     references: tuple[FileRecord, ...] = ()
     limits: dict[str, Limits] = field(default_factory=dict)
 
@@ -116,8 +123,8 @@ class Manifest:
     def files(self) -> tuple[FileRecord, ...]:
         """The files of all artifacts, including rejected ones, and of pending steps; each once."""
         made = (file for artifact in self.artifacts for file in artifact.files)
-        stored = (file for pending in self.pending for file in pending.references)
-        return tuple(dict.fromkeys((*made, *stored)))
+        waiting = (file for one in self.pending for file in (*one.files, *one.references))
+        return tuple(dict.fromkeys((*made, *waiting)))
 
     def verdict_of(self, artifact: str) -> Verdict | None:
         """Return the verdict on an artifact, if it was judged."""

@@ -12,6 +12,7 @@ from .findings import Accuracy, TradeOff
 from .kinds import Precision
 from .verdict import Tolerance
 
+PENDING_FOLDER = "pending"  # of files that are built and not judged yet
 REJECTED_FOLDER = (
     "rejected"  # the folder of rejected files, and the prefix of a rejected artifact's name
 )

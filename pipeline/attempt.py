@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from shutil import rmtree
+from shutil import copy2, rmtree
 
 from .. import __version__
 from ..capture.captured_program import ScriptCapture
@@ -15,7 +15,7 @@ from ..capture.model_copy import PATCH
 from ..capture.refusals import find_numpy_use
 from ..capture.rewrite_table import apply_rewrites
 from ..converters.quantizers.layer_switches import can_switch
-from ..core.contract import Converted, Job, Quantized, Quantizer
+from ..core.contract import Converted, Deferred, Job, Quantized, Quantizer
 from ..core.domain import Domain
 from ..core.errors import ModelcError
 from ..core.findings import Accuracy
@@ -142,7 +142,7 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
     step, run = work.step, work.run
     source = None if recipe.quantizer is None else _quantize_parent(work, recipe)
     with _use_rewritten(work, recipe) as changed:
-        product = _convert_step(changed, recipe, source)
+        product = convert_step(changed, recipe, source)
     if source is not None:
         rmtree(source.path.parent)  # may take gigabytes, once per quantizer
     judged = add_size_feeds(run.eager, product.converted.places, found=extra_sizes(work, recipe))
@@ -226,7 +226,7 @@ def _use_rewritten(work: StepWork, recipe: Recipe) -> Iterator[StepWork]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Product:
+class Product:
     """The result of a conversion in its workplace."""
 
     workplace: Path
@@ -236,6 +236,7 @@ class _Product:
 
     @property
     def path(self) -> Path:
+        """The model file."""
         return self.workplace / self.files[0].name
 
 
@@ -246,7 +247,14 @@ def _quantize_parent(work: StepWork, recipe: Recipe) -> Quantized:
     return quantize_parent(task, place, space.cache, space.progress)
 
 
-def _convert_step(work: StepWork, recipe: Recipe, source: Quantized | None) -> _Product:
+def convert_step(
+    work: StepWork, recipe: Recipe = Recipe(), source: Quantized | None = None
+) -> Product:
+    """Convert in a new workplace, or take the files that another host built.
+
+    Raises:
+        ConversionError: the conversion failed, or no layer of an INT8 artifact computes in INT8.
+    """
     step, run, parent = work.step, work.run, work.parent
     workplace = run.workspace.folder.workplace(step.name)
     how = "" if recipe == Recipe() else f" ({recipe.name})"
@@ -261,16 +269,34 @@ def _convert_step(work: StepWork, recipe: Recipe, source: Quantized | None) -> _
             advance=lambda done, total: run.workspace.progress.advance(title, done, total),
             metadata={**job.metadata, **_attempt_metadata(work, recipe)},
         )
-        converted = step.target.convert(job)
+        converted = step.target.convert(job) if step.built is None else _take_built(work, workplace)
         if source is not None:
             converted = _add_quantizer_record(converted, source)
-        made = [*converted.files, *_write_samples(work, workplace)]
+        samples = () if step.built is not None else _write_samples(work, workplace)
+        made = [*converted.files, *samples]
         files = tuple(record_of(workplace / name, role=role) for name, role in made)
         device = run.order.judging.device_for(step.target)
         run.eager.model.release_pages()  # only the artifact runs from here on
         coverage = step.target.coverage(workplace / files[0].name, run.eager.example, device)
-        refuse_uncovered(step, coverage)
-    return _Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
+        if coverage is not None or not isinstance(step.target, Deferred):
+            refuse_uncovered(step, coverage)
+    return Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
+
+
+def _take_built(work: StepWork, workplace: Path) -> Converted:
+    """Copy the files that another host built to the workplace."""
+    built, folder = work.step.built, work.run.workspace.folder.path
+    if built is None:
+        raise RuntimeError(f"{work.step.name} was not built before")
+    for file in built.files:
+        copy2(folder / file.name, workplace / Path(file.name).name)
+    return Converted(
+        files=tuple((Path(file.name).name, file.role) for file in built.files),
+        versions=built.versions,
+        options=built.options,
+        notes=built.notes,
+        judged_as=built.judged_as,
+    )
 
 
 def _attempt_metadata(work: StepWork, recipe: Recipe) -> dict[str, str]:

@@ -17,7 +17,14 @@ from ..converters.library_checks import LibraryHost, check_libraries, inspect_ho
 from ..converters.quantizers.quantizer_registry import QUANTIZERS
 from ..converters.registry import TARGETS
 from ..core.contract import Quantizer, Readiness, Target
-from ..core.installation import DISTRIBUTION, Buildable, Check, CheckState, Diagnosis
+from ..core.installation import (
+    DISTRIBUTION,
+    Buildable,
+    Check,
+    CheckState,
+    Diagnosis,
+    readiness_text,
+)
 from ..core.records import size_text
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -92,8 +99,9 @@ def _check_target(name: str, makes: Iterable[object], readiness: Readiness) -> B
         name=name,
         makes=" ".join(map(str, makes)),
         ready=readiness.ready,
-        told=readiness.version or readiness.reason,
+        told=readiness_text(readiness),
         mend=readiness.mend,
+        builds=readiness.builds,
     )
 
 

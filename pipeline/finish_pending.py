@@ -154,4 +154,4 @@ def _describe_altered(pending: Pending, parent: Artifact | None, folder: OutputF
         return f"{pending.made_from}, from which it is built, is not in the manifest"
     if parent.digest != pending.parent:
         return f"{pending.made_from} was built again after this step was prepared"
-    return describe_changed_file(parent, folder.path)
+    return describe_changed_file(parent, folder.path) or describe_changed_file(pending, folder.path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def make_order(
         judging=make_judging(given, limits),
         lowering=make_lowering(given),
         measuring=make_measuring(given),
-        settings=make_settings(given),
+        settings=make_settings(given, wanted),
         cache=None if given.get("no-cache") else cache,
         **field_values(specs_of(ConversionOptions), given),
     )
@@ -186,13 +186,14 @@ def _check_needed(name: str, value: object, needing: Mapping[str, object]) -> No
         )
 
 
-def make_settings(given: Given) -> dict[str, str]:
+def make_settings(given: Given, wanted: Sequence[Wanted] = ()) -> dict[str, str]:
     """An engine's settings as text, only what differs from its defaults; checked.
 
     Raises:
-        UsageError: a value that they cannot have.
+        UsageError: a value that they cannot have, or one that no wanted engine has.
     """
-    from ..converters.trt.engine_options import SEPARATOR, parse_options
+    from ..converters.trt.engine_options import SEPARATOR, check_libraries, parse_options
+    from ..converters.trt.trt_installation import TrtLibrary
 
     settings = {}
     for one in ENGINE_OPTIONS:
@@ -202,7 +203,8 @@ def make_settings(given: Given) -> dict[str, str]:
         values = value if isinstance(value, list | tuple) else (value,)
         text = SEPARATOR.join(map(str, values))
         settings[one.field] = str(not one.negated).lower() if value is True else text
-    parse_options(settings)
+    targets = {one.target for one in wanted}
+    check_libraries(parse_options(settings), [one for one in TrtLibrary if one in targets])
     return settings
 
 

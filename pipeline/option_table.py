@@ -99,6 +99,9 @@ class ArtifactOptions:
         key=False)
     bf16: bool = switch(
         "bf16", "bfloat16.", Panel.PRECISION, commands=On.EXPORT | On.TRT, key=False)
+    rtx: bool = switch(
+        "rtx", "Build an engine of TensorRT-RTX, which needs no GPU, for RTX GPUs.",
+        Panel.TENSORRT, commands=On.TRT, key=False)
     int8: bool = switch(
         "int8", "8-bit integers; requires --calib.", Panel.PRECISION, commands=On.MAKING, key=False)
 
@@ -301,6 +304,9 @@ ENGINE_OPTIONS = (  # `field` is the setting of the engine, which its format che
         choices=("none", "ampere-plus", "same-compute-capability"),
         help="Other GPUs that the engine runs on: none (default; only this model of GPU), "
         "ampere-plus or same-compute-capability."),
+    _engine(name="compute-capabilities", many=True, commas=True, metavar="CAPABILITY",
+        help="Compute capabilities of the GPUs of a TensorRT-RTX engine: 7.5, 8.0, 8.6, 8.9, 12.0 "
+        "or 12.1; default: all from 8.0 on. Repeatable."),
     _engine(name="refittable", kind=_T, help="Build an engine whose weights can be replaced."),
     _engine(name="strip-weights", kind=_T,
         help="Omit the weights; they are loaded from the ONNX file."),

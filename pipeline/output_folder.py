@@ -15,7 +15,7 @@ from ..core.atomic_write import find_drafts
 from ..core.errors import ErrorCode, UsageError, is_file_name, is_user_error, system_error_hint
 from ..core.manifest import Manifest
 from ..core.process import defer_signals, is_running
-from ..core.records import REJECTED_FOLDER, FileRecord, record_of
+from ..core.records import PENDING_FOLDER, REJECTED_FOLDER, FileRecord, record_of
 from .manifest_file import (
     COMMIT_FOLDER,
     MANIFEST_FILE,
@@ -30,7 +30,9 @@ LOGS_FOLDER = "logs"
 WORST_FOLDER = "worst"
 FOLDER_LOCK = ".modelc.lock"
 REFERENCES_FOLDER = "references"  # of pending steps
-_OWN_FOLDERS = (LOGS_FOLDER, REJECTED_FOLDER, REPLACED_FOLDER, WORST_FOLDER, REFERENCES_FOLDER)
+_OWN_FOLDERS = (
+    LOGS_FOLDER, PENDING_FOLDER, REFERENCES_FOLDER, REJECTED_FOLDER, REPLACED_FOLDER, WORST_FOLDER,
+)  # fmt: skip
 _WORK_PREFIX = ".work-"
 _STAGED_FOLDER = "staged"
 
@@ -288,10 +290,16 @@ class OutputFolder:
 
     def reject(self, files: Iterable[FileRecord], workplace: Path) -> tuple[FileRecord, ...]:
         """Move rejected files to `rejected/` with the next commit."""
-        moved = [
-            (file.name, replace(file, name=f"{REJECTED_FOLDER}/{Path(file.name).name}"))
-            for file in files
-        ]
+        return self._move_to(REJECTED_FOLDER, files, workplace)
+
+    def keep_pending(self, files: Iterable[FileRecord], workplace: Path) -> tuple[FileRecord, ...]:
+        """Move files that are not judged yet to `pending/` with the next commit."""
+        return self._move_to(PENDING_FOLDER, files, workplace)
+
+    def _move_to(
+        self, place: str, files: Iterable[FileRecord], workplace: Path
+    ) -> tuple[FileRecord, ...]:
+        moved = [(one.name, replace(one, name=f"{place}/{Path(one.name).name}")) for one in files]
         self.claim(file.name for _, file in moved)
         for name, file in moved:
             self.put(workplace / name, file.name)

@@ -46,6 +46,7 @@ class Step:
         asked: whether the user requested the artifact, rather than another step.
         quantizers: quantizers to try, of which the best is kept; empty if the step needs none.
         pending: why this host can only prepare the artifact; None if it can build it.
+        built: the pending step whose files another host built; None if they are built here.
         loads_in: the runtimes (`--for`) that the artifact is written for.
         variant: distinguishes the artifact from another one of the same format and precision.
         origin: the target of the parent step.
@@ -58,6 +59,7 @@ class Step:
     asked: bool = True
     quantizers: tuple[Quantizer, ...] = ()
     pending: Readiness | None = None
+    built: Pending | None = None
     loads_in: str = ""
     variant: str = ""
     origin: Target | None = None
@@ -119,6 +121,7 @@ def plan_pending(
                 captures=(),
                 parent=one.made_from,
                 pending=why_pending(target),
+                built=one if one.files else None,
             )
         )
     return tuple(steps)

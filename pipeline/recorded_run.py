@@ -14,7 +14,7 @@ from ..checkpoints.sniff import PT2, TORCHSCRIPT
 from ..core.contract import Program, Target
 from ..core.errors import CheckpointError, ConsentError, ErrorCode, Hint, Option, UsageError
 from ..core.kinds import Capture
-from ..core.manifest import Manifest
+from ..core.manifest import Manifest, Pending
 from ..core.nested_values import is_loader_spec
 from ..core.records import REJECTED_FOLDER, Artifact, Checkpoint, sha256_of
 from ..core.verdict import Tolerance
@@ -93,8 +93,8 @@ def has_unknown_trace(artifact: Artifact, manifest: Manifest) -> bool:
     return False
 
 
-def describe_changed_file(artifact: Artifact, folder: Path) -> str:
-    """Describe a missing or changed file of the artifact; empty if there is none.
+def describe_changed_file(artifact: Artifact | Pending, folder: Path) -> str:
+    """Describe a missing or changed file of the artifact or step; empty if there is none.
 
     The debug sidecar may be missing.
     """
@@ -105,7 +105,7 @@ def describe_changed_file(artifact: Artifact, folder: Path) -> str:
                 continue
             return f"{file.name} is missing"
         if sha256_of(path) != file.sha256:
-            return f"{file.name} changed since it was judged"
+            return f"{file.name} changed since it was recorded"
     return ""
 
 

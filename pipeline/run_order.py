@@ -15,7 +15,7 @@ from ..core.kinds import Precision
 from ..core.manifest import Manifest, Pending
 from ..core.process import relax_gc
 from ..core.records import REJECTED_FOLDER, Artifact, FileRecord, sha256_of
-from .attempt import make_job
+from .attempt import convert_step, make_job
 from .branch_coverage import update_branches
 from .build_step import build_above_one, build_step
 from .cache.result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore
@@ -271,48 +271,54 @@ def _with_capture(parent: Parent, artifact: Artifact, manifest: Manifest) -> Par
 def prepare_pending(work: StepWork, readiness: Readiness, created: str) -> StepResult:
     """Run the target's pre-flight on the parent, store references and leave the step pending.
 
-    If the pre-flight finds blockers, the step fails: another host could not finish it.
+    A target that needs no device to build is built too, unless its files are there already. Else,
+    if the pre-flight finds blockers, the step fails: another host could not finish it.
     """
     step, parent, context = work.step, work.parent, work.run
     target = step.target
     if not isinstance(target, Deferred) or parent.path is None:
         raise RuntimeError(f"{step.name} cannot be prepared")
+    if step.built is not None:
+        return StepResult(pending=step.built)
     try:
         with context.workspace.progress.step(f"pre-flight {step.name}", log=step.name) as clock:
             job = make_job(work, context.workspace.folder.workplace(step.name))
             found = target.preflight(job)
-            clock.passed = not found.blockers
-            if found.blockers:
-                more = f" (and {len(found.blockers) - 1} more)" if len(found.blockers) > 1 else ""
-                raise ConversionError(
-                    f"{step.name} cannot be built: {found.blockers[0]}{more}",
-                    hint=Hint(
-                        f"see {context.workspace.folder.logs / step.name}.log; give libraries for "
-                        "missing operators with ",
-                        Option("plugins", "FILE"),
-                    ),
-                    option="plugins",
-                )
+            clock.passed = readiness.builds or not found.blockers
+            if not clock.passed:
+                raise _blocker_error(step, found.blockers, context.workspace.folder.logs)
+        product = convert_step(work) if readiness.builds else None
         references = _prepare_references(work, created)
     except ModelcError as error:
         return StepResult(failure=step_failure(step, error, []))
     for warning in found.warnings:
         context.workspace.progress.note(f"{step.name}: {warning}", warning=True)
+    pending = Pending(
+        step=step.name,
+        target=step.target.NAME,
+        precision=step.wanted.precision,
+        made_from=parent.name,
+        parent=parent.digest,
+        reason=readiness.reason,
+        command=f"modelc {target.FINISHED_BY}",
+        warnings=found.warnings,
+        memory=found.memory,
+        source=found.source,
+        settings=dict(context.order.settings),
+        references=references,
+        limits=context.order.judging.given_limits,
+    )
+    if product is None:
+        return StepResult(pending=pending)
+    made = product.converted
     return StepResult(
-        pending=Pending(
-            step=step.name,
-            target=step.target.NAME,
-            precision=step.wanted.precision,
-            made_from=parent.name,
-            parent=parent.digest,
-            reason=readiness.reason,
-            command=f"modelc {target.FINISHED_BY}",
-            warnings=found.warnings,
-            memory=found.memory,
-            source=found.source,
-            settings=dict(context.order.settings),
-            references=references,
-            limits=context.order.judging.given_limits,
+        pending=replace(
+            pending,
+            files=context.workspace.folder.keep_pending(product.files, product.workplace),
+            versions=dict(made.versions),
+            options=dict(made.options),
+            notes=made.notes,
+            judged_as=made.judged_as,
         )
     )
 
@@ -323,3 +329,15 @@ def _prepare_references(work: StepWork, created: str) -> tuple[FileRecord, ...]:
     if eager.stored is not None:
         return eager.stored.files
     return store_references(work, created) if work.run.order.references else ()
+
+
+def _blocker_error(step: Step, blockers: Sequence[str], logs: Path) -> ConversionError:
+    more = f" (and {len(blockers) - 1} more)" if len(blockers) > 1 else ""
+    return ConversionError(
+        f"{step.name} cannot be built: {blockers[0]}{more}",
+        hint=Hint(
+            f"see {logs / step.name}.log; give libraries for missing operators with ",
+            Option("plugins", "FILE"),
+        ),
+        option="plugins",
+    )

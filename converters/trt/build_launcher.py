@@ -24,10 +24,10 @@ from .engine_build import build_in_child
 from .engine_options import EngineOptions, HardwareLevel, Profile
 from .engine_records import BuildRequest, BuildResult, parse_layers
 from .trt_installation import (
-    INSTALL_FIX,
     MIN_TENSORRT,
     CudaDriver,
     TensorrtInstallation,
+    TrtLibrary,
     find_tensorrt,
     query_driver,
 )
@@ -43,7 +43,7 @@ class BuildHost:
     """What a build uses of the machine that it is on; `build` is called in a child process."""
 
     driver: Callable[[], CudaDriver] = query_driver
-    installed: Callable[[], TensorrtInstallation] = find_tensorrt
+    installed: Callable[[TrtLibrary], TensorrtInstallation] = find_tensorrt
     build: BuildFunction = build_in_child
 
 
@@ -55,13 +55,13 @@ def build_with_python(
     grace: float = _CANCEL_TIMEOUT,
     python: tuple[str, ...] = PYTHON,
 ) -> BuildResult:
-    """Build in a Python process that imports tensorrt; this one never does.
+    """Build in a Python process that imports the library; this one never does.
 
     `grace` is how many seconds a cancelled build may take to stop.
 
     Raises:
         ConversionError: the build failed, crashed or was cancelled.
-        MissingError: tensorrt or the device is missing.
+        MissingError: the library or the device is missing.
     """
 
     def on_message(message: object) -> None:
@@ -82,8 +82,8 @@ def build_with_python(
         case StoppedByError():
             raise _build_error(end, log)
         case ProcessEnd():
-            raise _crash_error("TensorRT's builder", end)
-    raise ConversionError("the TensorRT build was cancelled", hint="run the command again")
+            raise _crash_error(f"the builder of {request.library}", end)
+    raise ConversionError("the build of the engine was cancelled", hint="run the command again")
 
 
 def _build_error(stopped: StoppedByError, log: OutputLog) -> Exception:
@@ -179,7 +179,7 @@ def trtexec_version(program: str) -> tuple[int, int, int]:
 
 
 def _unusable(problem: str) -> MissingError:
-    return MissingError(problem, hint=INSTALL_FIX, code=ErrorCode.NOT_INSTALLED)
+    return MissingError(problem, hint=TrtLibrary.TENSORRT.install, code=ErrorCode.NOT_INSTALLED)
 
 
 def trtexec_command(program: str, major: int, request: BuildRequest, layers: Path) -> list[str]:

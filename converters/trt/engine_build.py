@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...core.atomic_write import draft_file
 from ...core.children.child_call import ParentConnection
@@ -23,7 +23,7 @@ from . import timing_cache
 from .engine_options import EngineOptions, HardwareLevel, Profile, profile_text
 from .engine_records import BuildRequest, BuildResult
 from .trt_callbacks import ErrorLog, make_error_log, make_progress_monitor
-from .trt_installation import load_tensorrt
+from .trt_installation import TrtLibrary, load_tensorrt
 
 if TYPE_CHECKING:
     import tensorrt
@@ -43,10 +43,15 @@ class BuildWatch:
     stopped: Callable[[], bool] = lambda: False
 
 
+def load_builder(library: TrtLibrary) -> ModuleType:
+    """Import the library to build with it; no engine is loaded."""
+    return load_tensorrt(library, builds_only=True)
+
+
 def build_in_child(
     request: BuildRequest,
     parent: ParentConnection,
-    load: Callable[[], ModuleType] = load_tensorrt,
+    load: Callable[[TrtLibrary], ModuleType] = load_builder,
 ) -> BuildResult:
     """Build the engine of the request.
 
@@ -67,7 +72,7 @@ def build_in_child(
 
     watch = BuildWatch(advance=advance, stopped=stopping.is_set)
     try:
-        return build_engine(load(), request, watch)
+        return build_engine(load(request.library), request, watch)
     except CancelledBuildError as error:
         raise KeyboardInterrupt from error
 
@@ -95,7 +100,9 @@ def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> B
         notes = (*notes, *timing_cache.save_timing_cache(config, cache))
     if blob is None:
         raise _build_error(watch, log)
-    layers = _inspect_layers(trt, blob, request, log)
+    # TensorRT-RTX compiles the kernels when an engine is loaded: there is nothing to inspect before
+    known = request.library is TrtLibrary.TENSORRT
+    layers = _inspect_layers(trt, blob, request, log) if known else ""
     with draft_file(Path(request.engine)) as draft, draft.open("wb") as stream:
         stream.write(blob)
     del parser  # the network's weights are in its memory: it must outlive the build
@@ -188,6 +195,8 @@ def make_config(
     config.builder_optimization_level = options.optimization_level
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # else the inspector has no types
     config.hardware_compatibility_level = _hardware_level(trt, options.hardware_compatible)
+    if options.compute_capabilities:
+        _set_capabilities(trt, config, options.compute_capabilities)
     _set_flags(trt, config, options)
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
     if any(size < 0 for tensor in inputs for size in tensor.shape):
@@ -204,6 +213,23 @@ def _hardware_level(trt: ModuleType, level: HardwareLevel) -> tensorrt.HardwareC
             return trt.HardwareCompatibilityLevel.AMPERE_PLUS
         case HardwareLevel.SAME_COMPUTE_CAPABILITY:
             return trt.HardwareCompatibilityLevel.SAME_COMPUTE_CAPABILITY
+
+
+def _set_capabilities(rtx: ModuleType, config: Any, capabilities: tuple[str, ...]) -> None:
+    """Set the compute capabilities of the GPUs that an engine of TensorRT-RTX runs on.
+
+    Only its builder config has them.
+    """
+    config.num_compute_capabilities = len(capabilities)
+    for index, one in enumerate(capabilities):
+        member = getattr(rtx.ComputeCapability, f"SM{one.replace('.', '')}", None)
+        if member is None or not config.set_compute_capability(member, index):
+            raise ConversionError(
+                f"TensorRT-RTX {rtx.__version__} does not build for compute capability {one}",
+                hint=Hint("leave it out of ", Option("compute-capabilities")),
+                option="compute-capabilities",
+                code=ErrorCode.UNSUPPORTED,
+            )
 
 
 def _set_flags(trt: ModuleType, config: tensorrt.IBuilderConfig, options: EngineOptions) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
 from ...core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ...core.signature import InputSpec, Signature
+from .trt_installation import TrtLibrary
 
 LEVELS = range(6)  # IBuilderConfig.builder_optimization_level
 DEFAULT_LEVEL = 3  # TensorRT's own
+# Of trt.ComputeCapability, as users write them; TensorRT-RTX takes 8.0 and later if none is named.
+COMPUTE_CAPABILITIES = ("7.5", "8.0", "8.6", "8.9", "12.0", "12.1")
 SEPARATOR = ";"  # between the values of an option that may be given several times
 _SIZE = re.compile(r"(\d*\.?\d+)([BKMGT]?)", re.IGNORECASE)
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -40,8 +43,9 @@ class EngineOptions:
     """Options to build and to open an engine.
 
     `workspace` is in bytes; None leaves TensorRT's limit, all of the device's memory. `profiles`
-    follow the signature's own profile. `timing_cache` is a file, `off`, or empty for a file in the
-    job's cache. `weights` is the ONNX with the weights of a stripped engine.
+    follow the signature's own profile. `compute_capabilities` are those of the GPUs that an engine
+    of TensorRT-RTX runs on; none are all from 8.0 on. `timing_cache` is a file, `off`, or empty
+    for a file in the job's cache. `weights` is the ONNX with the weights of a stripped engine.
     """
 
     workspace: int | None = None
@@ -57,6 +61,7 @@ class EngineOptions:
     plugins: tuple[str, ...] = ()
     trust_engine: bool = False
     builder: BuilderChoice = BuilderChoice.AUTO
+    compute_capabilities: tuple[str, ...] = ()
     weights: str = ""
 
 
@@ -86,6 +91,7 @@ def parse_options(settings: Mapping[str, str]) -> EngineOptions:
         plugins=_read_list(settings, "plugins"),
         trust_engine=_read_bool(settings, "trust_engine", False),
         builder=_read_choice(settings, "builder", BuilderChoice),
+        compute_capabilities=_read_capabilities(settings),
         weights=settings.get("weights", ""),
     )
     if options.version_compatible and not options.trust_engine:
@@ -140,6 +146,59 @@ def _read_choice(settings: Mapping[str, str], key: str, kind: type[Choice]) -> C
 
 def _read_list(settings: Mapping[str, str], key: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in settings.get(key, "").split(SEPARATOR) if part.strip())
+
+
+def _read_capabilities(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the capabilities in ascending order, each once.
+
+    Raises:
+        UsageError: an unknown one.
+    """
+    names = {part.strip() for text in _read_list(settings, "compute_capabilities")
+             for part in text.split(",")}  # fmt: skip
+    for name in sorted(names - {*COMPUTE_CAPABILITIES}):
+        raise unknown_name_error("compute capability", name, COMPUTE_CAPABILITIES)
+    return tuple(one for one in COMPUTE_CAPABILITIES if one in names)
+
+
+# Options that one library lacks, with the reason; those of TensorRT-RTX need a driver, measured
+# with 1.7.1: the builder returns nothing without one.
+_LACKING: Mapping[TrtLibrary, Mapping[str, str]] = {
+    TrtLibrary.TENSORRT: {"compute_capabilities": "it builds for the GPU of this host"},
+    TrtLibrary.RTX: {
+        "hardware_compatible": "its engines run on all GPUs of --compute-capabilities",
+        "version_compatible": "its engines load only in the version that built them",
+        "refittable": "it needs a GPU to build such an engine",
+        "strip_weights": "it needs a GPU to build such an engine",
+        "plugins": "it has no plugins",
+        "builder": "it is built by its Python package",
+    },
+}
+
+
+def check_libraries(options: EngineOptions, libraries: Collection[TrtLibrary]) -> None:
+    """Check that one of the libraries has each option that differs from its default.
+
+    Raises:
+        UsageError: none of them has it.
+    """
+    plain, libraries = EngineOptions(), tuple(libraries)
+    for one in fields(EngineOptions):
+        reasons = [_LACKING[library].get(one.name, "") for library in libraries]
+        if reasons and all(reasons) and getattr(options, one.name) != getattr(plain, one.name):
+            name = one.name.replace("_", "-")
+            raise UsageError(
+                f"--{name} has no effect on {libraries[0]}: {reasons[0]}",
+                hint="leave it out",
+                option=name,
+                code=ErrorCode.NO_EFFECT,
+            )
+
+
+def options_for(options: EngineOptions, library: TrtLibrary) -> EngineOptions:
+    """Return the options with the defaults in place of those that the library lacks."""
+    plain = EngineOptions()
+    return replace(options, **{name: getattr(plain, name) for name in _LACKING[library]})
 
 
 def _option_error(key: str, text: str, wanted: str) -> UsageError:

@@ -15,6 +15,7 @@ from ...core.contract import TensorInfo
 from ...core.errors import ConversionError, ErrorCode, RunnerError
 from ...core.records import Coverage, FileRecord, sha256_of
 from .engine_options import EngineOptions, Profile
+from .trt_installation import TrtLibrary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,7 @@ class BuildRequest:
     profiles: tuple[Profile, ...]
     options: EngineOptions
     timing_cache: str = ""
+    library: TrtLibrary = TrtLibrary.TENSORRT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +52,9 @@ class EngineSidecar:
     """The record of one engine.
 
     `capability` is the GPU's compute capability, `memory` its bytes, `cuda` the newest CUDA that
-    its driver runs. `onnx` is the source model, which holds the weights of a stripped
-    engine. `options` are those that differ from the defaults, as text. `origin` is the metadata of
-    the job.
+    its driver runs; an engine of TensorRT-RTX is for several GPUs and names capabilities alone.
+    `onnx` is the source model, which holds the weights of a stripped engine. `options` are those
+    that differ from the defaults, as text. `origin` is the metadata of the job.
     """
 
     engine: FileRecord
@@ -71,6 +73,7 @@ class EngineSidecar:
     options: Mapping[str, str] = field(default_factory=dict)
     stripped: bool = False
     origin: Mapping[str, str] = field(default_factory=dict)
+    library: TrtLibrary = TrtLibrary.TENSORRT
     schema_version: int = SIDECAR_VERSION
 
 

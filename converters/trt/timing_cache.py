@@ -20,21 +20,25 @@ CACHE_OFF = "off"
 LOCK_SECONDS = 60.0
 
 
-def cache_file_for(option: str, folder: Path | None, device: CudaDevice, version: str) -> str:
+def cache_file_for(option: str, folder: Path | None, built_for: str, version: str) -> str:
     """Return the file to use; empty for none.
 
     Args:
         option: a file, `off`, or empty for a file of the folder.
-        folder: holds one file for each GPU and TensorRT version; None if there is no cache.
-        device: the GPU to build for.
-        version: TensorRT's.
+        folder: holds one file for each GPU and library version; None if there is no cache.
+        built_for: the GPU to build for, as `device_key` writes it, or the compute capabilities.
+        version: the library with its version.
     """
     if option or folder is None:
         return "" if option == CACHE_OFF else option
+    return str(folder / f"{built_for}-{version}.timing")
+
+
+def device_key(device: CudaDevice) -> str:
+    """Return the name and compute capability of a GPU as a part of a file name."""
     gpu = re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")
     major, minor = device.capability
-    name = f"{gpu}-sm{major}{minor}-tensorrt-{version}.timing"
-    return str(folder / name)
+    return f"{gpu}-sm{major}{minor}"
 
 
 def load_timing_cache(config: tensorrt.IBuilderConfig, path: Path) -> tuple[str, ...]:

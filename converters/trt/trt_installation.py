@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib import util
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -128,89 +129,149 @@ def _error_name(library: Any, code: int) -> str:
     return (text.value or b"").decode() if known else f"error {code}"
 
 
-# From here on, strongly typed networks and the names that modelc uses are the same.
 MIN_TENSORRT = (10, 13)
-DISTRIBUTIONS = (
-    "tensorrt", "tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu13-libs", "tensorrt-cu12-libs",
-)  # fmt: skip
-TRTEXEC = "trtexec"
-INSTALL_FIX = "pip install 'tensorrt>=10.13'"
 DRIVER_FIX = "run this on a host with an NVIDIA GPU and its driver"
+TRTEXEC = "trtexec"
 Which: TypeAlias = Callable[[str], str | None]
+
+
+class TrtLibrary(StrEnum):
+    """The libraries of NVIDIA that build and run engines, by the target that they make."""
+
+    TENSORRT = "tensorrt"
+    RTX = "tensorrt-rtx"  # builds without a GPU, for RTX GPUs; compiles kernels when it is loaded
+
+    @property
+    def module(self) -> str:
+        """The Python package to import."""
+        return self.value.replace("-", "_")
+
+    @property
+    def distributions(self) -> tuple[str, ...]:
+        """The names under which pip may have installed it, with the libraries alone at the end."""
+        return _DISTRIBUTIONS[self]
+
+    @property
+    def minimum(self) -> tuple[int, int]:
+        """The first version with strongly typed networks and the names that modelc uses."""
+        return _MINIMUM[self]
+
+    @property
+    def install(self) -> str:
+        """The command that installs it."""
+        return _INSTALL[self]
+
+
+_DISTRIBUTIONS = {
+    TrtLibrary.TENSORRT: (
+        "tensorrt", "tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu13-libs", "tensorrt-cu12-libs",
+    ),
+    TrtLibrary.RTX: ("tensorrt-rtx-cu13", "tensorrt-rtx-cu12", "tensorrt-rtx-cu13-bindings"),
+}  # fmt: skip
+_MINIMUM = {TrtLibrary.TENSORRT: MIN_TENSORRT, TrtLibrary.RTX: (1, 4)}
+_INSTALL = {
+    TrtLibrary.TENSORRT: "pip install 'tensorrt>=10.13'",
+    TrtLibrary.RTX: "pip install tensorrt-rtx-cu13",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorrtInstallation:
-    """The installed parts of TensorRT. `package` is the Python package's version, `program` a path.
+    """The installed parts of a library. `package` is the Python package's version.
 
-    The version is empty for a package that was installed without its metadata.
+    `program` is the path of trtexec, which only TensorRT has. The version is empty for a package
+    that was installed without its metadata.
     """
 
     importable: bool = False
     package: str = ""
     program: str | None = None
+    library: TrtLibrary = TrtLibrary.TENSORRT
 
     @property
     def too_old(self) -> bool:
         """Whether the package's version is known and below the minimum."""
-        return bool(self.package) and _version_numbers(self.package) < MIN_TENSORRT
+        return bool(self.package) and _version_numbers(self.package) < self.library.minimum
 
 
-def find_tensorrt(which: Which = shutil.which) -> TensorrtInstallation:
+def find_tensorrt(
+    library: TrtLibrary = TrtLibrary.TENSORRT, which: Which = shutil.which
+) -> TensorrtInstallation:
     """Find the package and the program without importing anything."""
-    known = package_versions(*DISTRIBUTIONS)
-    importable = util.find_spec("tensorrt") is not None
-    package = next(iter(known.values()), "") if importable else ""
-    return TensorrtInstallation(importable=importable, package=package, program=which(TRTEXEC))
+    known = package_versions(*library.distributions)
+    importable = util.find_spec(library.module) is not None
+    return TensorrtInstallation(
+        importable=importable,
+        package=next(iter(known.values()), "") if importable else "",
+        program=which(TRTEXEC) if library is TrtLibrary.TENSORRT else None,
+        library=library,
+    )
 
 
 def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def tensorrt_readiness(driver: CudaDriver, installed: TensorrtInstallation) -> Readiness:
-    """Return whether engines can be built here: with a device and a builder."""
-    if not driver.devices:
-        return Readiness(ready=False, reason=driver.reason, mend=DRIVER_FIX)
+def builder_readiness(installed: TensorrtInstallation) -> Readiness:
+    """Return whether a builder is installed that is new enough."""
+    library = installed.library
     if installed.too_old:
+        minimum = ".".join(map(str, library.minimum))
         return Readiness(
             ready=False,
-            reason=f"tensorrt {installed.package} is older than 10.13",
-            mend=INSTALL_FIX,
+            reason=f"{library} {installed.package} is older than {minimum}",
+            mend=library.install,
         )
     if not installed.importable and installed.program is None:
+        program = " nor the trtexec program" if library is TrtLibrary.TENSORRT else ""
         return Readiness(
             ready=False,
-            reason="neither the tensorrt package nor the trtexec program is installed",
-            mend=INSTALL_FIX,
+            reason=f"{'neither ' if program else ''}the {library} package{program} is "
+            f"{'' if program else 'not '}installed",
+            mend=library.install,
         )
-    version = installed.package if installed.importable else TRTEXEC
-    return Readiness(ready=True, version=version)
+    return Readiness(ready=True, version=installed.package if installed.importable else TRTEXEC)
 
 
-def load_tensorrt(asked: Callable[[], CudaDriver] = query_driver) -> ModuleType:
+def tensorrt_readiness(driver: CudaDriver, installed: TensorrtInstallation) -> Readiness:
+    """Return whether engines can be built and run here: with a device and a builder."""
+    if not driver.devices:
+        return Readiness(ready=False, reason=driver.reason, mend=DRIVER_FIX)
+    return builder_readiness(installed)
+
+
+def load_tensorrt(
+    library: TrtLibrary = TrtLibrary.TENSORRT,
+    asked: Callable[[], CudaDriver] = query_driver,
+    *,
+    builds_only: bool = False,
+) -> ModuleType:
     """Import the package if the driver reports a device.
+
+    `builds_only` promises that no engine is loaded: the builder of TensorRT-RTX needs no device.
 
     Raises:
         MissingError: no device, no package, a shared library that it needs is missing, or it is
             too old.
     """
-    driver = asked()
-    if not driver.devices:
+    needs_device = library is TrtLibrary.TENSORRT or not builds_only
+    if needs_device and not (driver := asked()).devices:
         raise MissingError(
-            f"TensorRT needs a GPU: {driver.reason}", hint=DRIVER_FIX, code=ErrorCode.NO_DEVICE
+            f"{library} needs a GPU: {driver.reason}", hint=DRIVER_FIX, code=ErrorCode.NO_DEVICE
         )
     try:
-        trt = importlib.import_module("tensorrt")
+        trt = importlib.import_module(library.module)
     except ImportError as error:
         raise MissingError(
-            f"tensorrt cannot be imported: {error}", hint=INSTALL_FIX, code=ErrorCode.NOT_INSTALLED
+            f"{library} cannot be imported: {error}",
+            hint=library.install,
+            code=ErrorCode.NOT_INSTALLED,
         ) from error
     version = str(trt.__version__)
-    if _version_numbers(version) < MIN_TENSORRT:
+    if _version_numbers(version) < library.minimum:
         raise MissingError(
-            f"tensorrt {version} is older than 10.13",
-            hint=INSTALL_FIX,
+            f"{library} {version} is older than {'.'.join(map(str, library.minimum))}",
+            hint=library.install,
             code=ErrorCode.NOT_INSTALLED,
         )
     return trt

@@ -162,7 +162,10 @@ def test_a_fault_is_found_and_described(fault: str) -> None:
 def test_a_host_without_faults() -> None:
     found = diagnose(around())
     named = {one.name: one.state for one in found.checks}
-    assert {name for name, state in named.items() if state is not CheckState.OK} == {"trtexec"}
+    assert {name for name, state in named.items() if state is not CheckState.OK} == {
+        "tensorrt-rtx",
+        "trtexec",
+    }
     assert found.exit_code == 0
 
 
@@ -175,7 +178,13 @@ def test_on_a_host_without_gpu_nothing_is_broken() -> None:
     )
     found = diagnose(given)
     missing = {one.name for one in found.checks if one.state is CheckState.MISSING}
-    assert missing == {"CUDA driver", "tensorrt", "trtexec", "CUDAExecutionProvider"}
+    assert missing == {
+        "CUDA driver",
+        "tensorrt",
+        "tensorrt-rtx",
+        "trtexec",
+        "CUDAExecutionProvider",
+    }
     assert found.exit_code == 0
 
 

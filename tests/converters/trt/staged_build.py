@@ -12,6 +12,7 @@ from typing import Any
 
 from modelc.converters.trt.engine_build import build_in_child
 from modelc.converters.trt.engine_records import BuildRequest, BuildResult
+from modelc.converters.trt.trt_installation import TrtLibrary
 from modelc.core.children.child_call import ParentConnection
 
 
@@ -27,7 +28,7 @@ def build(
     """Build with the double of `conftest`; `before` is code that runs as tensorrt is loaded."""
     stage = runpy.run_path(conftest)["staged"](version, **values)
 
-    def load() -> ModuleType:
+    def load(_: TrtLibrary) -> ModuleType:
         sys.stdout.write("noise of a framework on standard output\n")
         sys.stdout.flush()
         os.write(1, b"noise of its C++ that ends in no line")

@@ -37,6 +37,7 @@ def test_every_key_is_read() -> None:
             "plugins": "/a.so;/b.so",
             "trust_engine": "true",
             "builder": "trtexec",
+            "compute_capabilities": "8.9;7.5",
             "weights": "/model.onnx",
         }
     )
@@ -46,6 +47,7 @@ def test_every_key_is_read() -> None:
     assert (options.plugins, len(options.profiles)) == (("/a.so", "/b.so"), 2)
     assert options.hardware_compatible is HardwareLevel.AMPERE_PLUS
     assert options.builder is BuilderChoice.TRTEXEC
+    assert options.compute_capabilities == ("7.5", "8.9")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,9 @@ def host(child: BuildFunction | None = None, program: str | None = None) -> Buil
     found = TensorrtInstallation(
         importable=child is not None, package="11.4.0.106", program=program
     )
-    return BuildHost(driver=lambda: DRIVER, installed=lambda: found, build=child or build_in_child)
+    return BuildHost(
+        driver=lambda: DRIVER, installed=lambda _: found, build=child or build_in_child
+    )
 
 
 def test_convert_writes_the_engine_and_its_sidecar(tmp_path: Path, child: Children) -> None:

@@ -31,7 +31,12 @@ GPU = CudaDevice(index=0, name="NVIDIA H100 80GB HBM3", capability=(9, 0), memor
     ],
 )
 def test_a_file_is_of_one_gpu_and_version(option: str, folder: Path | None, file: str) -> None:
-    assert timing_cache.cache_file_for(option, folder, GPU, "11.4.0.106") == file
+    assert (
+        timing_cache.cache_file_for(
+            option, folder, timing_cache.device_key(GPU), "tensorrt-11.4.0.106"
+        )
+        == file
+    )
 
 
 def built(stage: Any, request: Any) -> tuple[bytes, tuple[str, ...]]:

@@ -67,7 +67,7 @@ def test_a_device_and_a_builder_are_ready(installed: TensorrtInstallation, versi
 
 
 def test_trtexec_is_found_on_the_path() -> None:
-    assert find_tensorrt(lambda name: f"/bin/{name}").program == "/bin/trtexec"
+    assert find_tensorrt(which=lambda name: f"/bin/{name}").program == "/bin/trtexec"
 
 
 def test_readiness_imports_nothing_of_the_frameworks() -> None:
@@ -83,14 +83,14 @@ def test_readiness_imports_nothing_of_the_frameworks() -> None:
 
 def test_tensorrt_is_not_imported_without_a_device() -> None:
     with pytest.raises(MissingError, check=has_code(ErrorCode.NO_DEVICE, naming=NONE.reason)):
-        load_tensorrt(lambda: NONE)
+        load_tensorrt(asked=lambda: NONE)
 
 
 def test_a_package_that_cannot_be_imported_is_missing() -> None:
     if find_tensorrt().importable:
         pytest.skip("tensorrt is installed")
     with pytest.raises(MissingError, check=has_code(ErrorCode.NOT_INSTALLED, naming="tensorrt")):
-        load_tensorrt(lambda: ONE)
+        load_tensorrt(asked=lambda: ONE)
 
 
 def test_a_runner_without_a_device_is_missing(tmp_path: Path) -> None:
