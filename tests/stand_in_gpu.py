@@ -1,7 +1,8 @@
 """modelc on a host whose GPU is played by ONNX Runtime: `python stand_in_gpu.py build-trt out/`.
 
-The engine is the ONNX file behind TensorRT's magic. `STAND_IN_FAULT=0.1` makes every output wrong
-by that share, as a faulty engine would be. Between builder and verdict, the real code runs.
+The engine is the ONNX file behind TensorRT's magic; in place of a real engine of TensorRT-RTX, the
+ONNX file that it was built from runs. `STAND_IN_FAULT=0.1` makes every output wrong by that share,
+as a faulty engine would be. Between builder and verdict, the real code runs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from modelc.converters import tensorrt_engine
+from modelc.converters import tensorrt_engine, tensorrt_rtx
 from modelc.converters.runner_base import RunnerBase
 from modelc.converters.trt.build_launcher import BuildHost
 from modelc.converters.trt.engine_records import BuildRequest, BuildResult
@@ -41,6 +42,8 @@ class StandInRunner(RunnerBase):
         assert device == "cuda"
         assert settings is not None
         model = path.read_bytes()[len(MAGIC) :]
+        if path.name.endswith(tensorrt_rtx.SUFFIX):
+            model = Path(settings["weights"]).read_bytes()
         self._session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
         self.inputs = tuple(one.name for one in signature.inputs)
         self._fault = float(os.environ.get("STAND_IN_FAULT", "0"))
@@ -72,6 +75,7 @@ def main() -> None:
     """Run modelc with the stand-in, in this process."""
     os.environ["MODELC_ISOLATE"] = "0"  # a child process would not have it
     engine: Any = tensorrt_engine
+    rtx: Any = tensorrt_rtx
     convert = engine.convert
     host = BuildHost(
         driver=lambda: CudaDriver(version=13000, devices=(DEVICE,)),
@@ -79,10 +83,10 @@ def main() -> None:
             library=library, package=VERSION, importable=True
         ),
     )
-    engine.readiness = lambda: Readiness(ready=True, version=VERSION)
+    engine.readiness = rtx.readiness = lambda: Readiness(ready=True, version=VERSION)
     engine.build_with_python = build
     engine.convert = lambda job: convert(job, host)
-    engine.open_runner = StandInRunner
+    engine.open_runner = rtx.open_runner = StandInRunner
     engine.coverage = coverage
 
     from modelc.__main__ import main as run
