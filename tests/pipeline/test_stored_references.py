@@ -1,0 +1,354 @@
+"""A prepared folder is finished with stored references as it is with the checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modelc.calibration.calibration_options import LabelledOptions
+from modelc.checkpoints.eager_model import Eager
+from modelc.core.contract import Feed, Outputs, Target
+from modelc.core.errors import CheckpointError, ErrorCode, UsageError
+from modelc.core.events import Event, Noted, Tell, ignore_events
+from modelc.core.kinds import Precision, SkippedCheck
+from modelc.core.manifest import Manifest
+from modelc.core.verdict import Limits, State, Verdict
+from modelc.pipeline.finish_pending import finish_pending
+from modelc.pipeline.limit_text import Measuring
+from modelc.pipeline.order import Judging, Order, Source, Wanted
+from modelc.pipeline.provenance.verify_folder import verify_folder
+from modelc.pipeline.recorded_run import FinishRequest, Moved
+from modelc.pipeline.run_order import run
+
+from ..conftest import saved
+from ..nets.second_look_nets import FACTORY, NETS, build
+from ..open_models import open_module
+from .conftest import Fake
+from .test_pending import NO_GPU, Engine
+
+READY = replace(NO_GPU, ready=True, version="1", reason="")
+Answer = Callable[[Eager, Feed], Outputs]
+# torch's own word on the layout of nested tensors, which the encoder chooses
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+
+
+def exactly(eager: Eager, feed: Feed) -> Outputs:
+    return eager.run(feed)
+
+
+def noisily(eager: Eager, feed: Feed) -> Outputs:
+    """As a runtime that sums in another order."""
+    return eager.run_perturbed(feed, 6e-8, 7)
+
+
+def with_last_ties(eager: Eager, feed: Feed) -> Outputs:
+    return eager.run_with_tie_order(feed, last=True) or eager.run(feed)
+
+
+def plainly(eager: Eager, feed: Feed) -> Outputs:
+    return eager.run_plain_attention(feed)
+
+
+def wrongly(eager: Eager, feed: Feed) -> Outputs:
+    outputs = eager.run(feed)
+    return {n: (a * 1.1).astype(a.dtype) if a.dtype.kind == "f" else a for n, a in outputs.items()}
+
+
+def half(eager: Eager, feed: Feed) -> Outputs:
+    """As a runtime that computes in half precision."""
+    return eager.run_perturbed(feed, 3e-4, 7)
+
+
+def targets(
+    name: str, answer: Answer, *, ready: bool, precision: Precision = Precision.FP32
+) -> tuple[Target, ...]:
+    """The parent's format, and the engine that answers by a function of eager."""
+    eager, _ = open_module(build(name), *NETS[name][1])
+
+    def answer_as(given: Answer) -> Callable[[Feed], Outputs]:
+        return lambda feed: {n: np.array(a) for n, a in given(eager, feed).items()}
+
+    parent: Any = Fake(answer=answer_as(exactly))
+    engine: Any = Engine(
+        NAME="engine",
+        SUFFIX=".engine",
+        MADE_FROM={precision: "fake"},
+        CAPTURES=(),
+        ready=READY if ready else NO_GPU,
+        answer=answer_as(answer),
+    )
+    return (parent, engine)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Callable[[str], Source]:
+    """A net of `NETS`, with its checkpoint in the folder `source`."""
+    (tmp_path / "source").mkdir()
+
+    def make(name: str) -> Source:
+        path = saved(name, build(name), tmp_path / "source")
+        return Source(
+            checkpoint=path, model=FACTORY, model_args={"name": name}, inputs=NETS[name][1]
+        )
+
+    return make
+
+
+@pytest.fixture
+def prepare(source: Callable[[str], Source], tmp_path: Path) -> Callable[..., Manifest]:
+    """`prepare("gated")`: a folder `out` with the engine left for another host."""
+
+    def make(
+        name: str = "gated", precision: Precision = Precision.FP32, **parts: object
+    ) -> Manifest:
+        order = Order(
+            source=source(name),
+            wanted=(Wanted(target="engine", precision=precision),),
+            out=tmp_path / "out",
+            judging=Judging(),
+        )
+        order = replace(order, **parts)  # type: ignore[arg-type]  # the fields are Order's own
+        return run(order, targets=targets(name, exactly, ready=False, precision=precision))
+
+    return make
+
+
+@pytest.fixture
+def finish(tmp_path: Path) -> Callable[..., Manifest]:
+    """`finish("gated", answer)`: finish a copy of `out`, alone or where the checkpoint is."""
+
+    def make(
+        name: str = "gated",
+        answer: Answer = exactly,
+        precision: Precision = Precision.FP32,
+        *,
+        alone: bool = True,
+        change: Callable[[Path], object] = lambda _: None,
+        tell: Tell = ignore_events,
+        **request: Any,
+    ) -> Manifest:
+        folder = (tmp_path / "elsewhere" if alone else tmp_path) / "copy"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(tmp_path / "out", folder)
+        change(folder)
+        asked = FinishRequest(out=folder, **request)
+        host = targets(name, answer, ready=True, precision=precision)
+        return finish_pending(asked, tell, targets=host)
+
+    return make
+
+
+def decision(verdict: Verdict | None) -> Verdict:
+    """What the verdict says, without the words around it."""
+    assert verdict is not None
+    return replace(
+        verdict, artifact="", notes=(), seconds=0.0, stored=None, worst=None, histograms=()
+    )
+
+
+CASES = [
+    ("gated", exactly, Precision.FP32, State.PASSED),
+    ("gated", wrongly, Precision.FP32, State.FAILED),
+    ("ranking", exactly, Precision.FP32, State.PASSED),
+    ("ranking", with_last_ties, Precision.FP32, State.PASSED),
+    ("ranking", with_last_ties, Precision.FP16, State.PASSED),
+    ("ranking", wrongly, Precision.FP16, State.FAILED),
+    ("argmax", noisily, Precision.FP32, State.PASSED),
+    ("argmax", half, Precision.FP16, State.PASSED),
+    ("normed", noisily, Precision.FP32, None),
+    ("normed", half, Precision.FP16, None),
+    ("encoder", plainly, Precision.FP32, State.PASSED),
+    ("encoder", plainly, Precision.FP16, State.PASSED),
+    ("encoder", wrongly, Precision.FP32, State.FAILED),
+]
+
+
+@pytest.mark.parametrize(("name", "answer", "precision", "state"), CASES)
+def test_the_verdict_is_the_same_without_the_source(
+    prepare: Callable[..., Manifest],
+    finish: Callable[..., Manifest],
+    name: str,
+    answer: Answer,
+    precision: Precision,
+    state: State | None,
+) -> None:
+    step = prepare(name, precision).pending[0].step
+    found = []
+    for alone in (False, True):
+        done = finish(name, answer, precision, alone=alone)
+        verdict = done.verdict_of(step) or done.verdict_of(f"rejected/{step}")
+        assert not done.pending
+        assert not done.failures
+        assert verdict is not None
+        assert verdict.stored is not None
+        assert verdict.stored.source is not alone
+        found.append(verdict)
+    with_source, without = found
+    assert (with_source.state, with_source.reason) == (without.state, without.reason)
+    assert state in (None, without.state), without.reason
+    assert decision(without) == decision(with_source)
+    assert with_source.stored is not None
+    assert with_source.stored.differing == ()
+    assert without.stored is not None
+    assert {*without.stored.skipped} <= {SkippedCheck.DIAGNOSIS, SkippedCheck.SECOND_LOOK}
+    assert (SkippedCheck.SECOND_LOOK in without.stored.skipped) <= (not without.passed)
+
+
+def test_limits_of_the_preparation_hold_elsewhere(
+    prepare: Callable[..., Manifest], finish: Callable[..., Manifest]
+) -> None:
+    prepared = prepare(judging=Judging(min_sqnr=12.0, rtol=0.5))
+    assert prepared.pending[0].limits == {"": Limits(min_sqnr=12.0, rtol=0.5)}
+    assert finish(answer=wrongly).exit_code == 0
+    assert finish(answer=wrongly, judging=Judging(rtol=1e-3)).exit_code == 1
+    assert finish(answer=wrongly, judging=Judging(trusts_record=False)).exit_code == 1
+
+
+def test_what_needs_eager_is_noted(
+    prepare: Callable[..., Manifest], finish: Callable[..., Manifest]
+) -> None:
+    prepare("buckets")
+    asked = Judging(search=1.0, seed=3)
+    for alone in (True, False):
+        verdict = finish("buckets", judging=asked, alone=alone).verdict_of("engine")
+        assert verdict is not None
+        assert verdict.passed
+        assert verdict.stored is not None
+        found = {SkippedCheck.SWEEP, SkippedCheck.SEARCH, SkippedCheck.FEEDS} if alone else set()
+        assert {*verdict.stored.skipped} == found
+        assert bool([note for note in verdict.notes if "stored" in note]) is alone
+
+
+def test_a_branch_stays_known_elsewhere(
+    prepare: Callable[..., Manifest], finish: Callable[..., Manifest]
+) -> None:
+    prepared = prepare("gated")
+    assert prepared.branches
+    assert finish("gated").branches == prepared.branches
+
+
+def test_references_are_removed_with_their_step(
+    prepare: Callable[..., Manifest], finish: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    (pending,) = prepare().pending
+    assert len(pending.references) == 2
+    assert all((tmp_path / "out" / file.name).is_file() for file in pending.references)
+    assert verify_folder(tmp_path / "out").passed
+    finish()
+    assert not [*(tmp_path / "elsewhere").rglob("references/*")]
+
+
+def test_references_can_be_left_out(
+    prepare: Callable[..., Manifest], finish: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    (pending,) = prepare(references=False).pending
+    assert pending.references == ()
+    assert not (tmp_path / "out" / "references").exists()
+    with pytest.raises(CheckpointError) as caught:
+        finish()
+    assert caught.value.code is ErrorCode.NOT_FOUND
+    assert {"checkpoint", "no-references"} <= {*caught.value.options}
+    assert finish(alone=False).exit_code == 0
+
+
+def test_a_named_checkpoint_must_be_the_recorded_one(
+    prepare: Callable[..., Manifest], finish: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    prepare()
+    other = tmp_path / "other.safetensors"
+    with pytest.raises(CheckpointError):
+        finish(moved=Moved(checkpoint=other))
+    (tmp_path / "source" / "gated.safetensors").rename(other)
+    done = finish(moved=Moved(checkpoint=other))
+    verdict = done.verdict_of("engine")
+    assert verdict is not None
+    assert verdict.stored is not None
+    assert verdict.stored.source
+
+
+def test_a_changed_checkpoint_is_not_used(
+    prepare: Callable[..., Manifest], finish: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    prepare()
+    with (tmp_path / "source" / "gated.safetensors").open("ab") as stream:
+        stream.write(b" ")
+    verdict = finish(alone=False).verdict_of("engine")
+    assert verdict is not None
+    assert verdict.stored is not None
+    assert not verdict.stored.source
+
+
+def test_accuracy_needs_the_source(
+    prepare: Callable[..., Manifest], finish: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    prepare()
+    data = Measuring(data=LabelledOptions(source=str(tmp_path)))
+    with pytest.raises(UsageError) as caught:
+        finish(measuring=data)
+    assert caught.value.option == "data"
+
+
+def corrupt(folder: Path) -> None:
+    for path in folder.glob("references/*.npz"):
+        path.write_bytes(path.read_bytes()[:-40])
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder / "references")
+
+
+@pytest.mark.parametrize("change", [corrupt, remove])
+def test_changed_references_fail_the_step(
+    prepare: Callable[..., Manifest],
+    finish: Callable[..., Manifest],
+    change: Callable[[Path], None],
+) -> None:
+    prepared = prepare()
+    done = finish(change=change)
+    assert [failure.step for failure in done.failures] == ["engine"]
+    assert "\n" not in done.failures[0].message
+    assert done.exit_code == 1
+    assert done.pending == prepared.pending
+    with_source = finish(change=change, alone=False)
+    assert with_source.exit_code == 0
+    assert with_source.verdicts[-1].stored is None
+
+
+def test_other_outputs_of_this_host_are_noted(
+    prepare: Callable[..., Manifest],
+    finish: Callable[..., Manifest],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with a torch version that computes something else."""
+    prepare()
+    real = Eager.run_reference
+
+    def other(self: Eager, feed: Feed, *, extreme: bool) -> Outputs:
+        found = real(self, feed, extreme=extreme)
+        return {name: array * np.float32(1.001) for name, array in found.items()}
+
+    monkeypatch.setattr(Eager, "run_reference", other)
+    told: list[Event] = []
+    verdict = finish(alone=False, tell=told.append).verdicts[-1]
+    assert verdict.stored is not None
+    assert {"min", "opt", "max"} <= {*verdict.stored.differing}
+    assert any(isinstance(one, Noted) and one.warning for one in told)
+
+
+def test_a_host_without_a_gpu_keeps_the_references(
+    prepare: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    prepared = prepare()
+    for checkpoint in (tmp_path / "source").glob("*"):
+        checkpoint.unlink()
+    done = finish_pending(
+        FinishRequest(out=tmp_path / "out"), targets=targets("gated", exactly, ready=False)
+    )
+    assert done.pending == prepared.pending
+    assert verify_folder(tmp_path / "out").passed
