@@ -15,7 +15,7 @@ from ..core.manifest import Failure, Manifest, Pending
 from ..core.process import relax_gc
 from ..core.records import Artifact
 from .branch_coverage import update_branches
-from .finish_side import EagerSide, open_side
+from .finish_reference import FinishReference, open_finish_reference
 from .held_out import load_samples, refer_held_out
 from .labelled_accuracy import enter_labelled
 from .manifest_file import write_manifest
@@ -56,7 +56,7 @@ def finish_pending(
         place.own(file.name for file in manifest.files)
         place.claim(step.file for step in plan)
         progress = Progress(tell=tell, logs=place.logs)
-        opened = open_side(manifest, request, progress)
+        opened = open_finish_reference(manifest, request, progress)
         done, eager = manifest, opened.eager
         if eager is not None:
             done = update_branches(manifest, eager, opened.judging.accept, progress)
@@ -110,7 +110,7 @@ class _FinishRun:
     """What the pending steps of a folder share while they are finished."""
 
     order: Order
-    opened: EagerSide
+    opened: FinishReference
     workspace: Workspace
     samples: RunSamples
 
@@ -139,6 +139,7 @@ class _FinishRun:
             eager=eager,
             workspace=self.workspace,
             samples=replace(self.samples, held_out=held_out, record=parent.calibration),
+            created=manifest.created,
         )
         return execute_step(step, manifest, context)
 

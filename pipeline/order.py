@@ -133,7 +133,7 @@ class Judging(JudgingOptions):
         return Limits(**{one.name: getattr(self, one.name) for one in fields(Limits)})
 
     @property
-    def given_limits(self) -> dict[str, Limits]:
+    def limits_by_output(self) -> dict[str, Limits]:
         """The limits that were asked for, by output, with those for all under `""`."""
         found = {"": self.limits, **self.by_output}
         return {name: limits for name, limits in found.items() if limits != Limits()}
@@ -143,7 +143,7 @@ class Judging(JudgingOptions):
 
         An untrusted record adds none.
         """
-        if not then or self.given_limits or not self.trusts_record:
+        if not then or self.limits_by_output or not self.trusts_record:
             return self
         overall = {one.name: getattr(then.get("", Limits()), one.name) for one in fields(Limits)}
         by_output = {name: limits for name, limits in then.items() if name}

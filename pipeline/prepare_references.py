@@ -40,7 +40,7 @@ from .reference_file import (
     SEQUENTIAL,
     ReferenceIndex,
     ReferenceWriter,
-    perturbed_variant,
+    noise_variant,
     tie_variant,
 )
 from .reply_evidence import beyond_feeds
@@ -52,15 +52,11 @@ _MAX_MOVEMENT = 1e30  # JSON has no infinity
 _NAME_DIGITS = 16  # of a file's SHA-256
 
 
-def store_references(work: StepWork, created: str) -> tuple[FileRecord, ...]:
+def store_references(work: StepWork) -> tuple[FileRecord, ...]:
     """Write the references of a step to the folder, with its next commit.
 
     The first file has the feeds and eager's outputs on them, which all steps in one domain share;
     the second has what this step's precision may ask for besides.
-
-    Args:
-        work: the pending step, on the eager reference of the run.
-        created: the time of the run.
     """
     step, run = work.step, work.run
     work = within_domain(work, domain_inputs(work.parent.domain, run.eager))
@@ -68,7 +64,7 @@ def store_references(work: StepWork, created: str) -> tuple[FileRecord, ...]:
     eager = add_size_feeds(plain, (), found=extra_sizes(work, Recipe()))
     title, progress = f"store references for {step.name}", run.workspace.progress
     with progress.step(title, log=step.name) as clock:
-        shared = _write_shared(work, created)
+        shared = _write_shared(work)
         writer = ReferenceWriter()
         for one in plain.references:
             writer.know_run(one.feed.arrays, one.outputs)
@@ -80,7 +76,7 @@ def store_references(work: StepWork, created: str) -> tuple[FileRecord, ...]:
         for one in held_out:
             writer.add_answer(one.feed.arrays, RUN, one.outputs)
         index = _AnswerCollector(work=work, eager=eager, writer=writer).collect(
-            (*eager.references, *held_out), _make_index(eager, created), title
+            (*eager.references, *held_out), _make_index(work, eager), title
         )
         files = (shared, _place_file(work, writer, index))
         size = sum(file.size for file in files)
@@ -102,10 +98,10 @@ def _find_limit_precision(work: StepWork) -> Precision:
     return precision
 
 
-def _make_index(eager: EagerReference, created: str) -> ReferenceIndex:
+def _make_index(work: StepWork, eager: EagerReference) -> ReferenceIndex:
     return ReferenceIndex(
         checkpoint=eager.checkpoint.digest,
-        created=created,
+        created=work.run.created,
         modelc=__version__,
         torch=metadata.version("torch"),
         inputs=eager.signature.inputs,
@@ -113,7 +109,7 @@ def _make_index(eager: EagerReference, created: str) -> ReferenceIndex:
     )
 
 
-def _write_shared(work: StepWork, created: str) -> FileRecord:
+def _write_shared(work: StepWork) -> FileRecord:
     """Write the feeds of a domain once in a run."""
     eager, memory = work.run.eager, work.run.memory.references
     domain = "  ".join(map(str, eager.signature.inputs))
@@ -121,7 +117,7 @@ def _write_shared(work: StepWork, created: str) -> FileRecord:
         writer = ReferenceWriter()
         for one in eager.references:
             writer.add_feed(one)
-        memory[domain] = _place_file(work, writer, _make_index(eager, created))
+        memory[domain] = _place_file(work, writer, _make_index(work, eager))
     return memory[domain]
 
 
@@ -239,9 +235,7 @@ class _AnswerCollector:
                 with suppress(CheckpointError):
                     drawn = self.eager.model.run_perturbed(one.feed.arrays, sign * share, seed)
                     found = {name: drawn[name] for name in names if name in drawn}
-                self.writer.add_answer(
-                    one.feed.arrays, perturbed_variant(sign * share, seed), found
-                )
+                self.writer.add_answer(one.feed.arrays, noise_variant(sign * share, seed), found)
 
     def _measure_movement(self, one: ReferenceOutputs) -> None:
         for name, array in one.outputs.items():

@@ -149,10 +149,10 @@ def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source
             option="allow-pickle",
             code=ErrorCode.CONSENT_REQUIRED,
         )
-    return recorded_source(manifest, folder, moved)
+    return source_of_record(manifest, folder, moved)
 
 
-def recorded_source(manifest: Manifest, folder: Path, moved: Moved) -> Source:
+def source_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Source:
     """As `source_from_record`, without looking for the files."""
     recorded = manifest.checkpoint
     path = moved.checkpoint or folder / recorded.path

@@ -40,7 +40,7 @@ _LEVEL = 6  # of deflate
 RUN, EXACT, SEQUENTIAL, PLAIN = "run", "float64", "sequential sums", "plain attention"
 
 
-def perturbed_variant(share: float, seed: int) -> str:
+def noise_variant(share: float, seed: int) -> str:
     """Return the variant of one perturbed run; a negative share reverses the perturbation."""
     return f"perturbed {share:.9g} {seed}"
 

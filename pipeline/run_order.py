@@ -94,6 +94,7 @@ def run(
             eager=eager,
             workspace=workspace,
             samples=_open_samples(order, plan if quantizes else (), eager, workspace, held),
+            created=manifest.created,
         )
         for done, step in enumerate(left, start=1):
             manifest = execute_step(step, manifest, context)
@@ -229,7 +230,7 @@ def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResul
             context.workspace.progress.note(
                 f"{step.name} is only prepared: its accuracy is not measured"
             )
-        return prepare_pending(work, step.pending, manifest.created)
+        return prepare_pending(work, step.pending)
     return build_step(work)
 
 
@@ -268,7 +269,7 @@ def _with_capture(parent: Parent, artifact: Artifact, manifest: Manifest) -> Par
     )
 
 
-def prepare_pending(work: StepWork, readiness: Readiness, created: str) -> StepResult:
+def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
     """Run the target's pre-flight on the parent, store references and leave the step pending.
 
     A target that needs no device to build is built too, unless its files are there already. Else,
@@ -288,7 +289,7 @@ def prepare_pending(work: StepWork, readiness: Readiness, created: str) -> StepR
             if not clock.passed:
                 raise _blocker_error(step, found.blockers, context.workspace.folder.logs)
         product = convert_step(work) if readiness.builds else None
-        references = _prepare_references(work, created)
+        references = _prepare_references(work)
     except ModelcError as error:
         return StepResult(failure=step_failure(step, error, []))
     for warning in found.warnings:
@@ -306,7 +307,7 @@ def prepare_pending(work: StepWork, readiness: Readiness, created: str) -> StepR
         source=found.source,
         settings=dict(context.order.settings),
         references=references,
-        limits=context.order.judging.given_limits,
+        limits=context.order.judging.limits_by_output,
     )
     if product is None:
         return StepResult(pending=pending)
@@ -323,12 +324,12 @@ def prepare_pending(work: StepWork, readiness: Readiness, created: str) -> StepR
     )
 
 
-def _prepare_references(work: StepWork, created: str) -> tuple[FileRecord, ...]:
+def _prepare_references(work: StepWork) -> tuple[FileRecord, ...]:
     """Return the files with eager's outputs for the other host; those of before in a finish."""
     eager = work.run.eager
     if eager.stored is not None:
         return eager.stored.files
-    return store_references(work, created) if work.run.order.references else ()
+    return store_references(work) if work.run.order.references else ()
 
 
 def _blocker_error(step: Step, blockers: Sequence[str], logs: Path) -> ConversionError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from .reference_file import (
     RUN,
     SEQUENTIAL,
     StoredReferences,
-    perturbed_variant,
+    noise_variant,
     tie_variant,
 )
 from .stored_use import StoredUse
@@ -64,41 +64,41 @@ class StoredEager(Eager):
     @property
     def module(self) -> torch.nn.Module:
         """Raise NotStoredError: there is no module."""
-        raise self._missing(SkippedCheck.DIAGNOSIS, "the module")
+        raise self._make_error(SkippedCheck.DIAGNOSIS, "the module")
 
     @property
     def flat(self) -> torch.nn.Module:
         """Raise NotStoredError: there is no module."""
         return self.module
 
-    def _missing(self, check: SkippedCheck, what: str) -> NotStoredError:
+    def _make_error(self, check: SkippedCheck, what: str) -> NotStoredError:
         self._use.skip(check)
         return NotStoredError(
             f"the stored references do not hold {what}", hint=SOURCE_HINT, code=ErrorCode.NOT_FOUND
         )
 
-    def _find(self, feed: Feed, variant: str) -> Outputs | None:
-        """Return the outputs in the variant; raise KeyError if they are not stored."""
-        if variant in self._stored.index.same:
-            variant = RUN
-        return self._stored.answers[feed_digest(feed).hex(), variant]
-
     def _get(self, feed: Feed, variant: str, check: SkippedCheck) -> Outputs:
-        try:
-            found = self._find(feed, variant)
-        except KeyError:
-            raise self._missing(check, f"eager's outputs ({variant}) on this feed") from None
+        """Return the stored outputs in a variant.
+
+        Raises:
+            NotStoredError: they are not stored; the check is noted as skipped.
+            CheckpointError: eager gave none.
+        """
+        same = variant in self._stored.index.same
+        key = feed_digest(feed).hex(), RUN if same else variant
+        if key not in self._stored.answers:
+            raise self._make_error(check, f"eager's outputs ({variant}) on this feed")
+        found = self._stored.answers[key]
         if found is None:
-            raise CheckpointError(
-                f"eager gives no outputs ({variant}) on this feed", hint=SOURCE_HINT
-            )
+            text = f"eager gives no outputs ({variant}) on this feed"
+            raise CheckpointError(text, hint=SOURCE_HINT)
         return found
 
     def _tensors(
         self, feed: Feed, given: list[torch.Tensor] | None = None
     ) -> dict[str, torch.Tensor]:
         del feed, given
-        raise self._missing(SkippedCheck.DIAGNOSIS, "the module")
+        raise self._make_error(SkippedCheck.DIAGNOSIS, "the module")
 
     def run(self, feed: Feed) -> Outputs:
         """Return eager's outputs on a stored feed."""
@@ -117,11 +117,9 @@ class StoredEager(Eager):
         """Return the float64 outputs; None if there are none on this feed."""
         if self._no_float64:
             return None
-        try:
-            return self._find(feed, EXACT)
-        except KeyError:
-            self._use.skip(SkippedCheck.FLOAT64)
-            return None
+        with suppress(CheckpointError):
+            return self._get(feed, EXACT, SkippedCheck.FLOAT64)
+        return None
 
     def run_sequential_sums(self, feed: Feed) -> Outputs:
         """Return the stored outputs with sequential sums."""
@@ -136,15 +134,17 @@ class StoredEager(Eager):
         variant = tie_variant(last=last, exact=exact)
         if variant in self._stored.index.same:
             return None
-        try:
-            return self._find(feed, variant)
-        except KeyError:
-            self._use.skip(SkippedCheck.SECOND_LOOK)
-            return None
+        with suppress(CheckpointError):
+            return self._get(feed, variant, SkippedCheck.SECOND_LOOK)
+        return None
 
-    def run_perturbed(self, feed: Feed, share: float, seed: int) -> Outputs:
-        """Return one stored draw; it may have only the integer outputs."""
-        return self._get(feed, perturbed_variant(share, seed), SkippedCheck.SECOND_LOOK)
+    def draw_perturbed(self, feed: Feed, share: float, *, pairs: int) -> Iterator[Outputs]:
+        """Yield the stored draws; they may have only the integer outputs."""
+        for seed in range(pairs):
+            for sign in (1, -1):
+                with suppress(CheckpointError):
+                    variant = noise_variant(sign * share, seed)
+                    yield self._get(feed, variant, SkippedCheck.SECOND_LOOK)
 
     @contextmanager
     def cache_variants(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from ..core.manifest import Manifest, Pending
 from .branch_coverage import accept_recorded
 from .eager_reference import EagerReference
 from .order import Judging, Source
-from .recorded_run import FinishRequest, apply_recorded_judging, recorded_source
+from .recorded_run import FinishRequest, apply_recorded_judging, source_of_record
 from .reference_file import ReferenceFileError, read_references
 from .reopen import find_recorded_run
 from .run_progress import Progress
@@ -25,7 +25,7 @@ _PREPARE_AGAIN = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class EagerSide:
+class FinishReference:
     """What the steps of a folder are judged by on this host.
 
     `eager` is the model with its outputs; None if the source is not at hand. `other_feeds` means
@@ -78,7 +78,9 @@ class EagerSide:
         return replace(eager, stored=use)
 
 
-def open_side(manifest: Manifest, request: FinishRequest, progress: Progress) -> EagerSide:
+def open_finish_reference(
+    manifest: Manifest, request: FinishRequest, progress: Progress
+) -> FinishReference:
     """Open the source as the manifest records it; without it, rely on stored references.
 
     Raises:
@@ -100,15 +102,15 @@ def open_side(manifest: Manifest, request: FinishRequest, progress: Progress) ->
             raise
         _check_without_source(request, judging, manifest, error)
         progress.note(f"judged by the stored references: {error.message}", warning=True)
-        return EagerSide(
+        return FinishReference(
             manifest=manifest,
-            source=recorded_source(manifest, folder, moved),
+            source=source_of_record(manifest, folder, moved),
             judging=judging,
             progress=progress,
             other_feeds=(judging.feeds, judging.seed)
             != (manifest.feeds.count, manifest.feeds.seed),
         )
-    return EagerSide(
+    return FinishReference(
         manifest=manifest, source=run.source, judging=judging, progress=progress, eager=eager
     )
 
