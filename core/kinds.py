@@ -320,5 +320,6 @@ class SkippedCheck(StrEnum):
     VALUE_RANGES = "value-ranges"
     WEIGHTS = "weights"
     SENSITIVITY = "sensitivity"
+    ACCURACY = "accuracy"
     DIAGNOSIS = "diagnosis"
     FEEDS = "feeds"

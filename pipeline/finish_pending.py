@@ -17,7 +17,6 @@ from ..core.records import Artifact
 from .branch_coverage import update_branches
 from .finish_reference import FinishReference, open_finish_reference
 from .held_out import load_samples, refer_held_out
-from .labelled_accuracy import enter_labelled
 from .manifest_file import write_manifest
 from .order import Order
 from .output_folder import OutputFolder, open_folder
@@ -76,7 +75,7 @@ def finish_pending(
             measuring=request.measuring,
         )
         workspace = make_workspace(order, place, progress)
-        labelled = None if eager is None else enter_labelled(order.measuring, eager, progress, held)
+        labelled = opened.open_labelled(order.measuring, folder, held)
         run = _FinishRun(
             order=order, opened=opened, workspace=workspace, samples=RunSamples(labelled=labelled)
         )

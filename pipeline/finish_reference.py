@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError, unknown_name_error
 from ..core.kinds import SkippedCheck
 from ..core.manifest import Manifest, Pending
-from .branch_coverage import accept_recorded
+from .branch_coverage import accept_recorded, check_accepted
 from .eager_reference import EagerReference
+from .labelled_accuracy import LabelledFeeds, enter_labelled
+from .limit_text import Measuring
 from .order import Judging, Source
 from .recorded_run import FinishRequest, apply_recorded_judging, source_of_record
 from .reference_file import ReferenceFileError, read_references
 from .reopen import find_recorded_run
 from .run_progress import Progress
-from .stored_eager import compare_stored, open_stored
+from .stored_eager import NotStoredError, compare_stored, open_stored
 
 _PREPARE_AGAIN = (
     "; or prepare the folder again without ",
@@ -29,7 +32,8 @@ class FinishReference:
     """What the steps of a folder are judged by on this host.
 
     `eager` is the model with its outputs; None if the source is not at hand. `other_feeds` means
-    that this run asks for other feeds than the stored ones.
+    that this run asks for other feeds than the stored ones, `lacks_accuracy` that the preparation
+    asked for accuracy and this run does not.
     """
 
     manifest: Manifest
@@ -38,6 +42,7 @@ class FinishReference:
     progress: Progress
     eager: EagerReference | None = None
     other_feeds: bool = False
+    lacks_accuracy: bool = False
 
     def eager_of(self, pending: Pending, folder: Path) -> EagerReference:
         """Return the eager reference of a step: of the source where it is at hand.
@@ -59,6 +64,8 @@ class FinishReference:
         found = open_stored(stored, pending.references, self.manifest)
         if self.other_feeds:
             found.skip(SkippedCheck.FEEDS)
+        if self.lacks_accuracy:
+            found.skip(SkippedCheck.ACCURACY)
         return found
 
     def _compare(self, pending: Pending, folder: Path, eager: EagerReference) -> EagerReference:
@@ -77,6 +84,33 @@ class FinishReference:
             self.progress.note(note, warning=True)
         return replace(eager, stored=use)
 
+    def open_labelled(
+        self, measuring: Measuring | None, folder: Path, held: ExitStack
+    ) -> LabelledFeeds | None:
+        """Open labelled data; eager's predictions are stored where the source is not at hand.
+
+        Raises:
+            UsageError: the data is unusable, or predictions on it are not stored.
+        """
+        eager = self.eager
+        if measuring is None or eager is not None:
+            return None if eager is None else enter_labelled(measuring, eager, self.progress, held)
+        stored = next(one for one in self.manifest.pending if one.references)
+        try:
+            return enter_labelled(measuring, self.eager_of(stored, folder), self.progress, held)
+        except NotStoredError as error:
+            raise UsageError(
+                f"eager's predictions on {measuring.data.source} are not stored",
+                hint=Hint(
+                    "give the same ",
+                    Option("data"),
+                    " as at the preparation, or the checkpoint: ",
+                    Option("checkpoint", "PATH"),
+                ),
+                option="data",
+                code=ErrorCode.NOT_FOUND,
+            ) from error
+
 
 def open_finish_reference(
     manifest: Manifest, request: FinishRequest, progress: Progress
@@ -86,7 +120,6 @@ def open_finish_reference(
     Raises:
         ModelcError: the source cannot be used, and no step has references, or the user named its
             place.
-        UsageError: accuracy is to be measured without the source.
     """
     folder, moved = request.out, request.moved
     stored = any(pending.references for pending in manifest.pending)
@@ -100,7 +133,7 @@ def open_finish_reference(
             raise _with_hint(error) from error
         if moved.checkpoint is not None or moved.samples is not None:
             raise
-        _check_without_source(request, judging, manifest, error)
+        _check_names(judging, manifest)
         progress.note(f"judged by the stored references: {error.message}", warning=True)
         return FinishReference(
             manifest=manifest,
@@ -109,27 +142,20 @@ def open_finish_reference(
             progress=progress,
             other_feeds=(judging.feeds, judging.seed)
             != (manifest.feeds.count, manifest.feeds.seed),
+            lacks_accuracy=request.measuring is None and "data" in manifest.order,
         )
     return FinishReference(
         manifest=manifest, source=run.source, judging=judging, progress=progress, eager=eager
     )
 
 
-def _check_without_source(
-    request: FinishRequest, judging: Judging, manifest: Manifest, cause: ModelcError
-) -> None:
-    """Refuse what cannot be done with stored references, and outputs that do not exist."""
+def _check_names(judging: Judging, manifest: Manifest) -> None:
+    """Check that outputs and branches exist, as is done with the source."""
     outputs = manifest.signature.outputs
     for name in judging.by_output:
         if name not in outputs:
             raise unknown_name_error("output in --tolerance or modelc.toml:", name, outputs)
-    if request.measuring is not None:
-        raise UsageError(
-            f"accuracy cannot be measured without eager's predictions: {cause.message}",
-            hint=Hint("give ", Option("checkpoint", "PATH"), ", or omit ", Option("data")),
-            option="data",
-            code=ErrorCode.NOT_FOUND,
-        ) from cause
+    check_accepted(judging.accept, manifest.branches)
 
 
 def _with_hint(error: ModelcError) -> ModelcError:

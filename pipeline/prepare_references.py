@@ -117,6 +117,9 @@ def _write_shared(work: StepWork) -> FileRecord:
         writer = ReferenceWriter()
         for one in eager.references:
             writer.add_feed(one)
+        labelled = work.run.samples.labelled
+        if labelled is not None:
+            writer.add_predictions(labelled.output, labelled.predictions)
         memory[domain] = _place_file(work, writer, _make_index(work, eager))
     return memory[domain]
 

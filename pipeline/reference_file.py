@@ -38,6 +38,7 @@ _LEVEL = 6  # of deflate
 
 # Variants of eager's outputs on a feed.
 RUN, EXACT, SEQUENTIAL, PLAIN = "run", "float64", "sequential sums", "plain attention"
+LABELLED = "labelled"  # the output that a metric reads, on a batch of labelled data
 
 
 def noise_variant(share: float, seed: int) -> str:
@@ -135,6 +136,12 @@ class ReferenceWriter:
     def know_run(self, feed: Feed, outputs: Outputs) -> None:
         """Note eager's outputs that another file holds: differences are taken from them."""
         self._runs[feed_digest(feed).hex()] = outputs
+
+    def add_predictions(self, output: str, predictions: Mapping[str, Array]) -> None:
+        """Add eager's predictions on labelled data, by digest of the feed."""
+        for key, array in predictions.items():
+            outputs = {output: StoredArray(array=self._add(array))}
+            self.answers.append(StoredAnswer(feed=key, variant=LABELLED, outputs=outputs))
 
     def add_answer(self, feed: Feed, variant: str, outputs: Outputs | None) -> None:
         """Add eager's outputs in a variant; floats as differences from its run, which are small."""

@@ -89,11 +89,14 @@ def run(
         left = list_remaining_steps(plan, manifest, order.resume)
         workspace = replace(make_workspace(order, folder, progress), tracker=tracker)
         quantizes = any(step.wanted.precision is Precision.INT8 for step in left)
+        keeps = order.references and any(step.pending is not None for step in plan)
+        labelled = enter_labelled(order.measuring, eager, progress, held, keeps=keeps)
+        samples = _open_samples(order, plan if quantizes else (), eager, workspace, held)
         context = RunContext(
             order=order,
             eager=eager,
             workspace=workspace,
-            samples=_open_samples(order, plan if quantizes else (), eager, workspace, held),
+            samples=replace(samples, labelled=labelled),
             created=manifest.created,
         )
         for done, step in enumerate(left, start=1):
@@ -120,24 +123,21 @@ def _open_samples(
     workspace: Workspace,
     held: ExitStack,
 ) -> RunSamples:
-    """Open labelled data if the order measures accuracy, and samples if a step quantizes.
+    """Open samples if a step quantizes.
 
     Samples of a loader may lie in a temporary folder, which is removed when `held` closes. If no
     step quantizes, use the calibration record and the held-out samples of the parent.
     """
     progress, folder = workspace.progress, workspace.folder
-    labelled = enter_labelled(order.measuring, eager, progress, held)
     options = order.lowering.calibration
     if options is None or not any(step.quantizers for step in plan):
-        samples = _samples_of_parent(order.parent, eager, workspace)
-        return replace(samples, labelled=labelled)
+        return _samples_of_parent(order.parent, eager, workspace)
     found = prepare_calibration(options, eager, progress, root=folder.path)
     held.callback(found.close)
     return RunSamples(
         calibration=found,
         record=found.record,
         held_out=refer_held_out(found.held_out, eager, progress),
-        labelled=labelled,
     )
 
 

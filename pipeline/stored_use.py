@@ -21,6 +21,7 @@ SKIPPED_TEXTS: Mapping[SkippedCheck, str] = {
     SkippedCheck.VALUE_RANGES: "the range of integers in which it is right",
     SkippedCheck.WEIGHTS: "the weights in the file",
     SkippedCheck.SENSITIVITY: "planted faults (--sensitivity)",
+    SkippedCheck.ACCURACY: "the accuracy on labelled data (--data)",
     SkippedCheck.DIAGNOSIS: "the wrong layer, another capture and a smaller domain",
     SkippedCheck.FEEDS: "other feeds than the stored ones (--feeds, --seed)",
 }

@@ -16,7 +16,7 @@ from modelc.checkpoints.eager_model import Eager
 from modelc.core.contract import Feed, Outputs, Target
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.core.events import Event, Noted, Tell, ignore_events
-from modelc.core.kinds import Precision, SkippedCheck
+from modelc.core.kinds import Precision, ReasonCode, SkippedCheck
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import Limits, State, Verdict
 from modelc.pipeline.finish_pending import finish_pending
@@ -284,14 +284,82 @@ def test_a_changed_checkpoint_is_not_used(
     assert not verdict.stored.source
 
 
-def test_accuracy_needs_the_source(
-    prepare: Callable[..., Manifest], finish: Callable[..., Manifest], tmp_path: Path
+@pytest.fixture
+def labelled(tmp_path: Path) -> Callable[[int], Measuring]:
+    """`labelled(seed)`: samples with the labels that `gated` gives, and a gate of 1 %."""
+
+    def make(seed: int = 0) -> Measuring:
+        folder = tmp_path / f"labelled-{seed}"
+        folder.mkdir()
+        generator = np.random.default_rng(seed)
+        eager, _ = open_module(build("gated"), *NETS["gated"][1])
+        for number in range(40):
+            x = generator.standard_normal(8).astype(np.float32)
+            label = next(iter(eager.run({"x": x[None]}).values())).argmax()
+            np.savez(folder / f"{number}.npz", x=x, label=np.int64(label))
+        data = LabelledOptions(source=str(folder))
+        return Measuring(data=data, metric="top1", max_drop=0.01)
+
+    return make
+
+
+def backwards(eager: Eager, feed: Feed) -> Outputs:
+    """Right on drawn feeds by lenient limits, with other classes."""
+    return {name: -array for name, array in eager.run(feed).items()}
+
+
+def test_accuracy_is_measured_with_stored_predictions(
+    prepare: Callable[..., Manifest],
+    finish: Callable[..., Manifest],
+    labelled: Callable[..., Measuring],
 ) -> None:
-    prepare()
-    data = Measuring(data=LabelledOptions(source=str(tmp_path)))
+    data = labelled()
+    prepare("gated", measuring=data)
+    for alone in (False, True):
+        done = finish("gated", measuring=data, alone=alone)
+        accuracy = done.artifacts[-1].accuracy
+        assert accuracy is not None
+        assert (accuracy.samples, accuracy.drop) == (40, 0.0)
+    lenient = Judging(min_sqnr=-60.0, rtol=1e3, atol=1e3, min_cosine=-1.0, min_agreement=0.0)
+    for alone in (False, True):
+        done = finish("gated", backwards, measuring=data, alone=alone, judging=lenient)
+        verdict = done.verdict_of("rejected/engine")
+        assert verdict is not None
+        assert ReasonCode.ACCURACY in {reason.code for reason in verdict.reasons}
+
+
+def test_accuracy_that_is_not_measured_is_noted(
+    prepare: Callable[..., Manifest],
+    finish: Callable[..., Manifest],
+    labelled: Callable[..., Measuring],
+) -> None:
+    prepare("gated", measuring=labelled())
+    verdict = finish("gated").verdict_of("engine")
+    assert verdict is not None
+    assert verdict.stored is not None
+    assert verdict.stored.skipped == (SkippedCheck.ACCURACY,)
+
+
+def test_other_labelled_data_needs_the_source(
+    prepare: Callable[..., Manifest],
+    finish: Callable[..., Manifest],
+    labelled: Callable[..., Measuring],
+) -> None:
+    prepare("gated", measuring=labelled())
+    other = labelled(1)
     with pytest.raises(UsageError) as caught:
-        finish(measuring=data)
+        finish("gated", measuring=other)
     assert caught.value.option == "data"
+    assert finish("gated", measuring=other, alone=False).artifacts[-1].accuracy is not None
+
+
+def test_unknown_branches_are_refused(
+    prepare: Callable[..., Manifest], finish: Callable[..., Manifest]
+) -> None:
+    prepare("gated")
+    with pytest.raises(UsageError) as caught:
+        finish("gated", judging=Judging(accept=("other.py:1",)))
+    assert caught.value.code is ErrorCode.UNKNOWN_NAME
 
 
 def corrupt(folder: Path) -> None:
