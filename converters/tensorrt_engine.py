@@ -145,7 +145,7 @@ class _EngineGpus:
 
     name: str
     capability: str
-    key: str
+    key: str = ""
     memory: int = 0
     cuda: str = ""
 
@@ -175,13 +175,8 @@ def _find_gpu(host: BuildHost) -> _EngineGpus:
 
 def _rtx_gpus(options: EngineOptions) -> _EngineGpus:
     """Return the GPUs that an engine of TensorRT-RTX is for."""
-    capabilities = options.compute_capabilities
-    key = "-".join(f"sm{one.replace('.', '')}" for one in capabilities)
-    return _EngineGpus(
-        name="RTX GPUs",
-        capability=", ".join(capabilities) or RTX_CAPABILITIES,
-        key=key or "sm80-and-later",
-    )
+    named = ", ".join(options.compute_capabilities)
+    return _EngineGpus(name="RTX GPUs", capability=named or RTX_CAPABILITIES)
 
 
 def _build_engine(
@@ -192,6 +187,8 @@ def _build_engine(
     found = host.installed(library)
 
     def with_cache(version: str) -> BuildRequest:
+        if library is TrtLibrary.RTX:
+            return request
         folder = job.cache and job.cache / library
         name = f"{library}-{version}"
         cache = timing_cache.cache_file_for(options.timing_cache, folder, gpu.key, name)
@@ -240,7 +237,7 @@ def _make_sidecar(
 def _option_changes(options: EngineOptions) -> dict[str, str]:
     """Return the options that differ from their defaults, as text."""
     plain = EngineOptions()
-    excluded = {"profiles", "plugins", "timing_cache", "weights"}
+    excluded = {"compute_capabilities", "profiles", "plugins", "timing_cache", "weights"}
     return {
         one.name: str(getattr(options, one.name))
         for one in fields(options)

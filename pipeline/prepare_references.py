@@ -155,12 +155,13 @@ class _AnswerCollector:
         same = (*self._absent_ties(references[0]), *(() if self._has_fast_paths() else (PLAIN,)))
         beyond = beyond_feeds(references, precision)
         for done, one in enumerate(references, start=1):
-            self._add_looks(one, same, floor=floor)
-            self._add_draws(one, precision)
-            if floor and one.feed.name not in apart:
-                self._add_noise(one)
-            if is_tested_for_stability(one.feed) and one.feed.name not in beyond:
-                self._measure_movement(one)
+            with self.eager.model.cache_variants():  # some ask for the same runs
+                self._add_looks(one, same, floor=floor)
+                self._add_draws(one, precision)
+                if floor and one.feed.name not in apart:
+                    self._add_noise(one)
+                if is_tested_for_stability(one.feed) and one.feed.name not in beyond:
+                    self._measure_movement(one)
             progress.advance(title, done, len(references))
         model = self.eager.model
         moved = {key: min(value, _MAX_MOVEMENT) for key, value in self.eager.moved.items()}

@@ -161,16 +161,18 @@ def _read_capabilities(settings: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(one for one in COMPUTE_CAPABILITIES if one in names)
 
 
-# Options that one library lacks, with the reason; those of TensorRT-RTX need a driver, measured
-# with 1.7.1: the builder returns nothing without one.
+# Options that one library lacks, with the reason. With REFIT or STRIP_PLAN, the builder of
+# TensorRT-RTX 1.7.1 gives nothing where there is no driver (measured). Its timing cache has no
+# effect and makes it ask for a GPU, by NVIDIA's documentation.
 _LACKING: Mapping[TrtLibrary, Mapping[str, str]] = {
-    TrtLibrary.TENSORRT: {"compute_capabilities": "it builds for the GPU of this host"},
+    TrtLibrary.TENSORRT: {"compute_capabilities": "it builds for the GPU of the host"},
     TrtLibrary.RTX: {
         "hardware_compatible": "its engines run on all GPUs of --compute-capabilities",
         "version_compatible": "its engines load only in the version that built them",
         "refittable": "it needs a GPU to build such an engine",
         "strip_weights": "it needs a GPU to build such an engine",
         "plugins": "it has no plugins",
+        "timing_cache": "it times no kernels",
         "builder": "it is built by its Python package",
     },
 }
@@ -188,10 +190,10 @@ def check_libraries(options: EngineOptions, libraries: Collection[TrtLibrary]) -
         if reasons and all(reasons) and getattr(options, one.name) != getattr(plain, one.name):
             name = one.name.replace("_", "-")
             raise UsageError(
-                f"--{name} has no effect on {libraries[0]}: {reasons[0]}",
+                f"{libraries[0]} does not have --{name}: {reasons[0]}",
                 hint="leave it out",
                 option=name,
-                code=ErrorCode.NO_EFFECT,
+                code=ErrorCode.UNSUPPORTED,
             )
 
 

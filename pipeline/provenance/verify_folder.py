@@ -84,7 +84,8 @@ def verify_folder(
         *_check_manifest(folder, text, record.raw, key),
         *_check_source(folder, manifest),
         *(check for artifact in manifest.artifacts for check in check_artifact(artifact, record)),
-        *_check_unfinished(folder, manifest),
+        *_check_unfinished(manifest),
+        *_check_pending(folder, manifest),
         *_check_replaced(folder, manifest),
         *check_unclaimed(folder, _collect_claimed(folder, manifest, read), signed=key is not None),
     )
@@ -151,12 +152,8 @@ def _check_checkpoint(folder: Path, manifest: Manifest) -> ProvenanceCheck:
     return ProvenanceCheck(of="checkpoint", what="files", found=FAILED, detail=detail)
 
 
-def _check_unfinished(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
-    """Yield the steps without an artifact, and the references of pending ones."""
-    for file in (file for one in manifest.pending for file in one.references):
-        wrong = describe_change(file, folder)
-        outcome = FAILED if wrong else HOLDS
-        yield ProvenanceCheck(of=file.name, what="files", found=outcome, detail=wrong)
+def _check_unfinished(manifest: Manifest) -> Iterator[ProvenanceCheck]:
+    """Yield the steps without an artifact: failed, pending or not executed."""
     ended = [(one.step, f"failed: {one.message}") for one in manifest.failures]
     ended += [(one.step, f"pending: {one.reason}") for one in manifest.pending]
     ended += [(step, "not executed") for step in manifest.unmade]
@@ -164,6 +161,15 @@ def _check_unfinished(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCh
         yield ProvenanceCheck(
             of=step, what="verdict", found=UNCHECKED, detail=f"not claimed: {why}"
         )
+
+
+def _check_pending(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
+    """Check that files that are built and not judged yet, and references, are unchanged."""
+    for step in (one for one in manifest.pending if one.files or one.references):
+        files = (*step.files, *step.references)
+        wrong = next(filter(None, (describe_change(file, folder) for file in files)), "")
+        found = FAILED if wrong else HOLDS
+        yield ProvenanceCheck(of=step.step, what="files", found=found, detail=wrong)
 
 
 def _check_replaced(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:

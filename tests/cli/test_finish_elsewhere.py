@@ -1,4 +1,4 @@
-"""A prepared folder is copied alone to a host with a GPU, which ONNX Runtime plays."""
+"""A prepared folder is copied alone to a host with a GPU, which tests/gpu_host plays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
 
-STAND_IN = Path(__file__).parent.parent / "stand_in_gpu.py"
+GPU_HOST = Path(__file__).parent.parent / "gpu_host"
 FINISHED, REJECTED, NO_CHECKPOINT = 0, 1, 3
 STEPS = ("tensorrt-fp16", "tensorrt")
 
@@ -47,19 +47,21 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, digits_source: Source) ->
 
 @pytest.fixture
 def finish(prepared: Path, tmp_path: Path) -> Callable[..., tuple[int, str, Manifest]]:
-    """`finish(fault=0.1)`: exit code, stderr and manifest of the command on the other host."""
+    """`finish(fault="offset")`: exit code, stderr and manifest of the command on the other host."""
+
+    path = os.pathsep.join(filter(None, [str(GPU_HOST), os.environ.get("PYTHONPATH")]))
 
     def execute(
-        *options: str, fault: float = 0.0, change: Callable[[Path], object] = lambda _: None
+        *options: str, fault: str = "", change: Callable[[Path], object] = lambda _: None
     ) -> tuple[int, str, Manifest]:
         out = tmp_path / "out"
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(prepared, out)
         change(out)
         done = subprocess.run(
-            [sys.executable, str(STAND_IN), "build-trt", "out", *options],
+            [sys.executable, "-m", "modelc", "build-trt", "out", "--no-cache", *options],
             cwd=tmp_path,
-            env={**os.environ, "STAND_IN_FAULT": str(fault), "NO_COLOR": "1"},
+            env={**os.environ, "PYTHONPATH": path, "GPU_HOST_FAULT": fault, "NO_COLOR": "1"},
             capture_output=True,
             text=True,
             timeout=300,
@@ -92,7 +94,7 @@ def test_a_copy_of_the_folder_is_enough(
 def test_a_wrong_engine_is_rejected_there(
     finish: Callable[..., tuple[int, str, Manifest]], tmp_path: Path
 ) -> None:
-    code, _, manifest = finish(fault=0.1)
+    code, _, manifest = finish(fault="offset")
     assert code == REJECTED
     assert all(not one.passed for one in manifest.verdicts if one.stored is not None)
     assert {artifact.name for artifact in manifest.artifacts} >= {f"rejected/{s}" for s in STEPS}
