@@ -75,7 +75,7 @@ def finish_pending(
             measuring=request.measuring,
         )
         workspace = make_workspace(order, place, progress)
-        labelled = opened.open_labelled(order.measuring, folder, held)
+        labelled = opened.open_labelled(order.measuring, held)
         run = _FinishRun(
             order=order, opened=opened, workspace=workspace, samples=RunSamples(labelled=labelled)
         )
@@ -122,7 +122,7 @@ class _FinishRun:
             hint = "prepare it again from the checkpoint"
             return self._fail(step, f"not built: {reason}", hint, manifest)
         try:
-            eager = self.opened.eager_of(pending, folder.path)
+            eager = self.opened.eager_of(pending)
         except ModelcError as error:
             return self._fail(step, f"not built: {error.message}", error.hint, manifest)
         order = replace(

@@ -37,6 +37,7 @@ class FinishReference:
     """
 
     manifest: Manifest
+    folder: Path
     source: Source
     judging: Judging
     progress: Progress
@@ -44,7 +45,7 @@ class FinishReference:
     other_feeds: bool = False
     lacks_accuracy: bool = False
 
-    def eager_of(self, pending: Pending, folder: Path) -> EagerReference:
+    def eager_of(self, pending: Pending) -> EagerReference:
         """Return the eager reference of a step: of the source where it is at hand.
 
         The stored references are then compared with it.
@@ -53,14 +54,14 @@ class FinishReference:
             ReferenceFileError: there is no source, and the references are missing or damaged.
         """
         if self.eager is not None:
-            return self._compare(pending, folder, self.eager)
+            return self._compare(pending, self.eager)
         if not pending.references:
             raise ReferenceFileError(
                 f"{pending.step} has no stored references, and the source is not at hand",
                 hint=Hint("give the checkpoint: ", Option("checkpoint", "PATH")),
                 code=ErrorCode.NOT_FOUND,
             )
-        stored = read_references(folder, pending.references, self.manifest)
+        stored = read_references(self.folder, pending.references, self.manifest)
         found = open_stored(stored, pending.references, self.manifest)
         if self.other_feeds:
             found.skip(SkippedCheck.FEEDS)
@@ -68,13 +69,13 @@ class FinishReference:
             found.skip(SkippedCheck.ACCURACY)
         return found
 
-    def _compare(self, pending: Pending, folder: Path, eager: EagerReference) -> EagerReference:
+    def _compare(self, pending: Pending, eager: EagerReference) -> EagerReference:
         if not pending.references:
             return eager
         title = f"compare stored references of {pending.step}"
         try:
             with self.progress.step(title, log="eager") as clock:
-                stored = read_references(folder, pending.references, self.manifest)
+                stored = read_references(self.folder, pending.references, self.manifest)
                 use = compare_stored(stored, pending.references, eager)
                 clock.detail = f"{len(use.differing)} of {use.feeds} feeds differ"
         except ReferenceFileError as fault:
@@ -84,9 +85,7 @@ class FinishReference:
             self.progress.note(note, warning=True)
         return replace(eager, stored=use)
 
-    def open_labelled(
-        self, measuring: Measuring | None, folder: Path, held: ExitStack
-    ) -> LabelledFeeds | None:
+    def open_labelled(self, measuring: Measuring | None, held: ExitStack) -> LabelledFeeds | None:
         """Open labelled data; eager's predictions are stored where the source is not at hand.
 
         Raises:
@@ -97,7 +96,7 @@ class FinishReference:
             return None if eager is None else enter_labelled(measuring, eager, self.progress, held)
         stored = next(one for one in self.manifest.pending if one.references)
         try:
-            return enter_labelled(measuring, self.eager_of(stored, folder), self.progress, held)
+            return enter_labelled(measuring, self.eager_of(stored), self.progress, held)
         except NotStoredError as error:
             raise UsageError(
                 f"eager's predictions on {measuring.data.source} are not stored",
@@ -137,6 +136,7 @@ def open_finish_reference(
         progress.note(f"judged by the stored references: {error.message}", warning=True)
         return FinishReference(
             manifest=manifest,
+            folder=folder,
             source=source_of_record(manifest, folder, moved),
             judging=judging,
             progress=progress,
@@ -145,7 +145,12 @@ def open_finish_reference(
             lacks_accuracy=request.measuring is None and "data" in manifest.order,
         )
     return FinishReference(
-        manifest=manifest, source=run.source, judging=judging, progress=progress, eager=eager
+        manifest=manifest,
+        folder=folder,
+        source=run.source,
+        judging=judging,
+        progress=progress,
+        eager=eager,
     )
 
 
