@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
-from pathlib import Path
 
 from .. import __version__
 from ..checkpoints.data_branches import BranchReport, shorten_path
 from ..core.contract import Outputs
+from ..core.domain import Domain
 from ..core.errors import CheckpointError
 from ..core.kinds import Precision
 from ..core.records import FileRecord, record_of, size_text
@@ -65,7 +65,7 @@ def store_references(work: StepWork) -> tuple[FileRecord, ...]:
     title, progress = f"store references for {step.name}", run.workspace.progress
     with progress.step(title, log=step.name) as clock:
         shared = _write_shared(work)
-        writer = ReferenceWriter()
+        writer = _open_writer(work)
         for one in plain.references:
             writer.know_run(one.feed.arrays, one.outputs)
         known = {id(one) for one in plain.references}
@@ -112,9 +112,9 @@ def _make_index(work: StepWork, eager: EagerReference) -> ReferenceIndex:
 def _write_shared(work: StepWork) -> FileRecord:
     """Write the feeds of a domain once in a run."""
     eager, memory = work.run.eager, work.run.memory.references
-    domain = "  ".join(map(str, eager.signature.inputs))
+    domain = Domain(inputs=eager.signature.inputs).as_input()
     if domain not in memory:
-        writer = ReferenceWriter()
+        writer = _open_writer(work)
         for one in eager.references:
             writer.add_feed(one)
         labelled = work.run.samples.labelled
@@ -124,15 +124,19 @@ def _write_shared(work: StepWork) -> FileRecord:
     return memory[domain]
 
 
+def _open_writer(work: StepWork) -> ReferenceWriter:
+    folder = work.run.workspace.folder.workplace(f"{work.step.name}-references")
+    return ReferenceWriter(folder / "references.npz")
+
+
 def _place_file(work: StepWork, writer: ReferenceWriter, index: ReferenceIndex) -> FileRecord:
-    """Write a file, and name it by its digest."""
-    folder = work.run.workspace.folder
-    path: Path = folder.workplace(f"{work.step.name}-references") / "references.npz"
-    writer.write(path, replace(index, feeds=tuple(writer.feeds), answers=tuple(writer.answers)))
-    found = record_of(path, role=REFERENCES_ROLE)
+    """Finish a file, and name it by its digest."""
+    writer.finish(index)
+    found = record_of(writer.path, role=REFERENCES_ROLE)
     name = f"{REFERENCES_FOLDER}/{found.sha256[:_NAME_DIGITS]}.npz"
+    folder = work.run.workspace.folder
     folder.claim([name])
-    folder.put(path, name)
+    folder.put(writer.path, name)
     return replace(found, name=name)
 
 

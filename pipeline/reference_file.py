@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,19 +108,23 @@ class ReferenceIndex:
 
 
 class ReferenceWriter:
-    """Collects arrays, feeds and answers, then writes them as one file."""
+    """Writes a file: arrays as they come, then the index with all feeds and answers.
 
-    def __init__(self) -> None:
-        self._arrays: list[Array] = []
+    The same content gives the same bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._archive = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL)
         self._known: dict[bytes, int] = {}
         self._runs: dict[str, Outputs] = {}
-        self.feeds: list[StoredFeed] = []
-        self.answers: list[StoredAnswer] = []
+        self._feeds: list[StoredFeed] = []
+        self._answers: list[StoredAnswer] = []
 
     def add_feed(self, reference: ReferenceOutputs) -> None:
         """Add a feed with eager's outputs on it."""
         feed = reference.feed
-        self.feeds.append(
+        self._feeds.append(
             StoredFeed(
                 name=feed.name,
                 kind=feed.kind,
@@ -141,7 +145,7 @@ class ReferenceWriter:
         """Add eager's predictions on labelled data, by digest of the feed."""
         for key, array in predictions.items():
             outputs = {output: StoredArray(array=self._add(array))}
-            self.answers.append(StoredAnswer(feed=key, variant=LABELLED, outputs=outputs))
+            self._answers.append(StoredAnswer(feed=key, variant=LABELLED, outputs=outputs))
 
     def add_answer(self, feed: Feed, variant: str, outputs: Outputs | None) -> None:
         """Add eager's outputs in a variant; floats as differences from its run, which are small."""
@@ -152,7 +156,7 @@ class ReferenceWriter:
         stored = None if outputs is None else {
             name: self._add_output(array, run.get(name)) for name, array in outputs.items()
         }  # fmt: skip
-        self.answers.append(StoredAnswer(feed=key, variant=variant, outputs=stored))
+        self._answers.append(StoredAnswer(feed=key, variant=variant, outputs=stored))
 
     def _add_output(self, array: Array, run: Array | None) -> StoredArray:
         import numpy as np
@@ -166,23 +170,26 @@ class ReferenceWriter:
     def _add(self, array: Array) -> int:
         key = feed_digest({"": array})
         if key not in self._known:
-            self._known[key] = len(self._arrays)
-            self._arrays.append(array)
+            self._known[key] = len(self._known)
+            self._write(str(self._known[key]), array)
         return self._known[key]
 
-    def write(self, path: Path, index: ReferenceIndex) -> None:
-        """Write the file: compressed, with the same bytes for the same content."""
+    def _write(self, name: str, array: Array) -> None:
+        import numpy as np
+
+        member = zipfile.ZipInfo(f"{name}.npy", _TIME)
+        member.compress_type = zipfile.ZIP_DEFLATED
+        with self._archive.open(member, "w", force_zip64=True) as stream:
+            np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+
+    def finish(self, index: ReferenceIndex) -> None:
+        """Write the index and close the file."""
         import msgspec
         import numpy as np
 
-        text = np.frombuffer(msgspec.json.encode(index), dtype=np.uint8)
-        members = {_INDEX: text, **{str(n): array for n, array in enumerate(self._arrays)}}
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
-            for name, array in members.items():
-                member = zipfile.ZipInfo(f"{name}.npy", _TIME)
-                member.compress_type = zipfile.ZIP_DEFLATED
-                with archive.open(member, "w", force_zip64=True) as stream:
-                    np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+        index = replace(index, feeds=tuple(self._feeds), answers=tuple(self._answers))
+        self._write(_INDEX, np.frombuffer(msgspec.json.encode(index), dtype=np.uint8))
+        self._archive.close()
 
 
 def _has_delta(array: Array, run: Array) -> bool:

@@ -252,6 +252,9 @@ def _note_stored(request: JudgeRequest, judged: Judgment) -> Ruling:
     stored = request.eager.stored
     if stored is None:
         return Ruling()
+    floor = request.case.tolerance.floor_factor is not None
+    if floor and request.eager.model.no_float64 and not stored.index.no_float64:
+        request.eager.skip(SkippedCheck.FLOAT64)
     if not judged.passed:
         request.eager.skip(SkippedCheck.DIAGNOSIS)
     elif request.judging.sensitivity != 0 and isinstance(request.candidate.target, Plantable):

@@ -72,7 +72,7 @@ def write(tmp_path: Path) -> Callable[..., FileRecord]:
 
     def make(index: ReferenceIndex = INDEX, one: ReferenceOutputs | None = None) -> FileRecord:
         one = one or reference()
-        writer = ReferenceWriter()
+        writer = ReferenceWriter(tmp_path / "references.npz")
         writer.add_feed(one)
         exact = {
             n: a.astype(np.float64) if a.dtype.kind == "f" else a for n, a in one.outputs.items()
@@ -80,10 +80,8 @@ def write(tmp_path: Path) -> Callable[..., FileRecord]:
         exact["scores"] = exact["scores"] + 1e-9
         writer.add_answer(one.feed.arrays, EXACT, exact)
         writer.add_answer(one.feed.arrays, TIES, None)
-        path = tmp_path / "references.npz"
-        index = replace(index, feeds=tuple(writer.feeds), answers=tuple(writer.answers))
-        writer.write(path, index)
-        return record_of(path)
+        writer.finish(index)
+        return record_of(writer.path)
 
     return make
 
@@ -113,13 +111,12 @@ def test_differences_are_restored_bit_for_bit(tmp_path: Path, kind: str) -> None
     scores[1, :2] = [np.nan, -np.inf]
     run = replace(one, outputs={**one.outputs, "scores": one.outputs["scores"].astype(np.float16)})
     for base in (one, run):
-        writer = ReferenceWriter()
+        writer = ReferenceWriter(tmp_path / "references.npz")
         writer.add_feed(base)
         for variant, array in (("other", scores), ("scalar", np.array(scores[0, 0]))):
             writer.add_answer(base.feed.arrays, variant, {"scores": array})
-        index = replace(INDEX, feeds=tuple(writer.feeds), answers=tuple(writer.answers))
-        writer.write(tmp_path / "references.npz", index)
-        record = record_of(tmp_path / "references.npz")
+        writer.finish(INDEX)
+        record = record_of(writer.path)
         found = read_references(tmp_path, [record], MANIFEST).answers
         other = {variant: outputs for (_, variant), outputs in found.items()}["other"]
         assert other is not None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,7 +21,8 @@ from modelc.core.manifest import Manifest
 from modelc.core.verdict import Limits, State, Verdict
 from modelc.pipeline.finish_pending import finish_pending
 from modelc.pipeline.limit_text import Measuring
-from modelc.pipeline.order import Judging, Order, Source, Wanted
+from modelc.pipeline.manifest_file import write_manifest
+from modelc.pipeline.order import Judging, Order, ResumeState, Source, Wanted
 from modelc.pipeline.provenance.verify_folder import verify_folder
 from modelc.pipeline.recorded_run import FinishRequest, Moved
 from modelc.pipeline.run_order import run
@@ -84,6 +85,13 @@ def targets(
         answer=answer_as(answer),
     )
     return (parent, engine)
+
+
+class Tf32(Engine):
+    """An engine that is held to the limits of FP16."""
+
+    def limit_precision(self, _: Precision, __: Mapping[str, str]) -> Precision:
+        return Precision.FP16
 
 
 @pytest.fixture
@@ -420,3 +428,44 @@ def test_a_host_without_a_gpu_keeps_the_references(
     )
     assert done.pending == prepared.pending
     assert verify_folder(tmp_path / "out").passed
+
+
+def test_missing_float64_outputs_are_noted(
+    source: Callable[[str], Source], finish: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    """As of an engine that was prepared with TF32, and is finished without."""
+    parent, engine = targets("gated", exactly, ready=False)
+    order = Order(source=source("gated"), wanted=(Wanted(target="engine"),), out=tmp_path / "out")
+    prepared = run(order, targets=(parent, cast("Target", Tf32(**vars(engine)))))
+    assert prepared.pending
+    verdict = finish("gated").verdict_of("engine")
+    assert verdict is not None
+    assert verdict.stored is not None
+    assert verdict.stored.skipped == (SkippedCheck.FLOAT64,)
+    assert all(one.times_floor is None for one in verdict.outputs)
+
+
+def test_references_of_a_smaller_domain(
+    source: Callable[[str], Source], finish: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    """The parent is right in a part of the domain, and so is the engine judged there."""
+    host = targets("gated", exactly, ready=False)
+    asked = replace(source("gated"), inputs=("x:float32[batch=1..8,8]",))
+    order = Order(source=asked, wanted=(Wanted(target="engine"),), out=tmp_path / "out")
+    first = run(replace(order, wanted=(Wanted(target="fake"),)), targets=host)
+    (artifact,) = first.artifacts
+    assert artifact.domain is not None
+    (spec,) = artifact.domain.inputs
+    dims = (replace(spec.dims[0], low=2, opt=4, high=5), *spec.dims[1:])
+    narrow = replace(artifact, domain=replace(artifact.domain, inputs=(replace(spec, dims=dims),)))
+    write_manifest(replace(first, artifacts=(narrow,)), tmp_path / "out")
+    again = replace(order, resume=ResumeState(kept=frozenset({"fake"})))
+    assert run(again, targets=host).pending[0].references
+    for alone in (False, True):
+        done = finish("gated", alone=alone)
+        verdict = done.verdict_of("engine")
+        assert verdict is not None
+        assert verdict.stored is not None
+        assert verdict.stored.skipped == ()
+        assert done.artifacts[-1].domain == narrow.domain
+        assert set(verdict.feeds) >= {"min", "max"}
