@@ -64,7 +64,6 @@ def store_references(work: StepWork) -> tuple[FileRecord, ...]:
     eager = add_size_feeds(plain, (), found=extra_sizes(work, Recipe()))
     title, progress = f"store references for {step.name}", run.workspace.progress
     with progress.step(title, log=step.name) as clock:
-        shared = _write_shared(work)
         writer = _open_writer(work)
         for one in plain.references:
             writer.know_run(one.feed.arrays, one.outputs)
@@ -78,7 +77,7 @@ def store_references(work: StepWork) -> tuple[FileRecord, ...]:
         index = _AnswerCollector(work=work, eager=eager, writer=writer).collect(
             (*eager.references, *held_out), _make_index(work, eager), title
         )
-        files = (shared, _place_file(work, writer, index))
+        files = (_write_shared(work), _place_file(work, writer, index))
         size = sum(file.size for file in files)
         clock.detail = size_text(size)
     if size > LARGE_SIZE:
