@@ -38,7 +38,7 @@ from .trt.engine_records import (
     write_sidecar,
 )
 from .trt.engine_records import engine_coverage as coverage_of
-from .trt.trt_installation import TrtLibrary, query_driver
+from .trt.trt_installation import TrtLibrary, builder_readiness, query_driver
 
 if TYPE_CHECKING:
     from .trt.engine_runner import EngineRunner
@@ -76,11 +76,16 @@ def claims(path: Path) -> bool:
         return stream.read(len(_MAGIC)) == _MAGIC
 
 
-def preflight(job: Job) -> Preflight:
-    """Find what TensorRT would reject in the job's parent, without TensorRT."""
+def preflight(job: Job, library: TrtLibrary = TrtLibrary.TENSORRT) -> Preflight:
+    """Find what the library would reject in the job's parent, without it.
+
+    The parser of TensorRT-RTX is asked where it is installed, else a table.
+    """
+    from .trt.parser_verdict import ask_parser
     from .trt.trt_preflight import run_preflight
 
-    return run_preflight(job)
+    rtx = trt_installation.find_tensorrt(TrtLibrary.RTX)
+    return run_preflight(job, library, ask_parser if builder_readiness(rtx).ready else None)
 
 
 def limit_precision(precision: Precision, settings: Mapping[str, str]) -> Precision:

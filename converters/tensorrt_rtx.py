@@ -59,7 +59,7 @@ def claims(path: Path) -> bool:
 
 def preflight(job: Job) -> Preflight:
     """Find what TensorRT-RTX would reject in the job's parent."""
-    return tensorrt_engine.preflight(job)
+    return tensorrt_engine.preflight(job, TrtLibrary.RTX)
 
 
 def limit_precision(precision: Precision, settings: Mapping[str, str]) -> Precision:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import signal
 import sys
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from ...core.errors import LOGGED, ConversionError, ErrorCode, Hint, Option
 from ...core.events import Advanced
 from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
 from . import timing_cache
-from .engine_options import EngineOptions, HardwareLevel, Profile, profile_text
+from .engine_options import EngineOptions, HardwareLevel, Profile, ShapeRange, profile_text
 from .engine_records import BuildRequest, BuildResult
 from .trt_callbacks import ErrorLog, make_error_log, make_progress_monitor
 from .trt_installation import TrtLibrary, load_tensorrt
@@ -201,7 +202,7 @@ def make_config(
         _set_capabilities(trt, config, options.compute_capabilities)
     _set_flags(trt, config, options)
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
-    if any(size < 0 for tensor in inputs for size in tensor.shape):
+    if any(tensor.is_shape_tensor or min(tensor.shape, default=0) < 0 for tensor in inputs):
         for profile in profiles:
             _add_profile(builder, network, config, profile)
     return config
@@ -266,12 +267,6 @@ def _add_profile(
     for index in range(network.num_inputs):
         tensor: tensorrt.ITensor = network.get_input(index)
         one = ranges.get(tensor.name)
-        if tensor.is_shape_tensor:
-            raise ConversionError(
-                f"input {tensor.name!r} is a shape tensor, whose values a profile must give",
-                hint="make it a constant of the model, or an input that no shape depends on",
-                code=ErrorCode.UNSUPPORTED,
-            )
         if one is None:
             raise ConversionError(
                 f"the ONNX has an input {tensor.name!r} that is not in the signature",
@@ -279,11 +274,32 @@ def _add_profile(
                 code=ErrorCode.UNKNOWN_INPUT,
             )
         try:
-            added.set_shape(tensor.name, min=one.low, opt=one.opt, max=one.high)
+            if tensor.is_shape_tensor:
+                low, opt, high = _size_values(tensor, one)
+                added.set_shape_input(tensor.name, min=low, opt=opt, max=high)
+            else:
+                added.set_shape(tensor.name, min=one.low, opt=one.opt, max=one.high)
         except RuntimeError as error:
             raise rejected from error
     if not added or config.add_optimization_profile(added) < 0:
         raise rejected
+
+
+def _size_values(tensor: tensorrt.ITensor, one: ShapeRange) -> tuple[list[int], ...]:
+    """Return the least, a middle and the greatest values of an input that sets a size.
+
+    Raises:
+        ConversionError: its range is not stated.
+    """
+    if one.values is None:
+        raise ConversionError(
+            f"input {tensor.name!r} sets a size, and TensorRT requires the range of its values",
+            hint=Hint("state the range: ", Option("input", f'"{tensor.name}:int64[...]{{1..10}}"')),
+            option="input",
+            code=ErrorCode.MISSING_DIMS,
+        )
+    count = math.prod(tensor.shape)
+    return tuple([value] * count for value in one.values)
 
 
 _MAX_ERRORS = 5  # errors in a message; all are in the log
@@ -316,7 +332,23 @@ def parse_network(
     parser: tensorrt.OnnxParser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(str(path)):
         raise _parser_error(parser, path, log)
+    _allow_decomposition(trt, network)
     return network, parser
+
+
+def _allow_decomposition(trt: ModuleType, network: tensorrt.INetworkDefinition) -> None:
+    """Let the builder compute an attention in parts.
+
+    Else the build fails where no kernel computes the whole, as in FP32. TensorRT 10.13 may not
+    have such layers.
+    """
+    if not hasattr(trt.LayerType, "ATTENTION_INPUT"):
+        return
+    for index in range(network.num_layers):
+        layer: Any = network.get_layer(index)
+        if layer.type == trt.LayerType.ATTENTION_INPUT:
+            layer.__class__ = trt.IAttentionInputLayer  # the bindings return the base class
+            layer.attention.decomposable = True
 
 
 def _parser_error(parser: tensorrt.OnnxParser, path: Path, log: ErrorLog) -> ConversionError:

@@ -220,12 +220,17 @@ _PARTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeRange:
-    """The least, best and greatest shape of one input; kernels are tuned for `opt`."""
+    """The least, best and greatest shape of one input; kernels are tuned for `opt`.
+
+    `values` are the least, a middle and the greatest value of an integer input with a stated range:
+    TensorRT requires them of an input that sets a size.
+    """
 
     name: str
     low: Shape
     opt: Shape
     high: Shape
+    values: tuple[int, int, int] | None = None
 
     def contains(self, shape: Sequence[int]) -> bool:
         """Return whether the shape is in the range."""
@@ -307,7 +312,16 @@ def _spec_range(spec: InputSpec) -> ShapeRange:
         low=tuple(dim.low for dim in spec.dims),
         opt=tuple(dim.opt for dim in spec.dims),
         high=tuple(dim.high for dim in spec.dims),
+        values=_stated_values(spec),
     )
+
+
+def _stated_values(spec: InputSpec) -> tuple[int, int, int] | None:
+    """Return the least, a middle and the greatest value of an integer input; None if not stated."""
+    if spec.values is None or not spec.dtype.startswith("int"):
+        return None
+    low, high = int(spec.values.low), int(spec.values.high)
+    return low, (low + high) // 2, high
 
 
 def _complete_profile(
@@ -323,7 +337,9 @@ def _complete_profile(
                 option="profile",
             )
         _check_range(one, specs[name], profile)
-    return tuple(given.get(name, known) for name, known in own.items())
+    return tuple(
+        replace(given.get(name, known), values=known.values) for name, known in own.items()
+    )
 
 
 def _check_range(one: ShapeRange, spec: InputSpec, profile: Profile) -> None:

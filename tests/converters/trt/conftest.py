@@ -65,6 +65,8 @@ class Stage:
     loads: bool = True
     layers: str = LAYERS
     failing: tuple[str, ...] = ()  # behaviours that return False
+    layers_of_network: list[Any] = field(default_factory=list)
+    sizes: tuple[str, ...] = ()  # inputs that set a size
     flags: list[str] = field(default_factory=list)
     asked: list[tuple[str, Any]] = field(default_factory=list)
     double: Any = None
@@ -106,7 +108,10 @@ class Stage:
 
 def _tensor(stage: Stage, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
     kind = getattr(stage.trt.DataType, dtype)
-    return stage.double.new("ITensor", name=name, dtype=kind, shape=shape, is_shape_tensor=False)
+    sets_size = name in stage.sizes
+    return stage.double.new(
+        "ITensor", name=name, dtype=kind, shape=shape, is_shape_tensor=sets_size
+    )
 
 
 def _network(stage: Stage) -> dict[str, Callable[..., Any]]:
@@ -114,6 +119,8 @@ def _network(stage: Stage) -> dict[str, Callable[..., Any]]:
         "Builder.create_network": stage.made("create_network", "INetworkDefinition"),
         "INetworkDefinition.num_inputs": lambda _: len(stage.inputs),
         "INetworkDefinition.num_outputs": lambda _: 1,
+        "INetworkDefinition.num_layers": lambda _: len(stage.layers_of_network),
+        "INetworkDefinition.get_layer": lambda _, index: stage.layers_of_network[index],
         "INetworkDefinition.get_input": lambda _, index: _tensor(stage, *stage.inputs[index]),
         "INetworkDefinition.get_output": lambda *_, **__: _tensor(stage, "y", "HALF", (-1, 2)),
         "OnnxParser.parse_from_file": lambda *_, **__: not stage.errors,
@@ -153,6 +160,7 @@ def _config(stage: Stage) -> dict[str, Callable[..., Any]]:
         "Builder.create_builder_config": lambda _: stage.double.new("IBuilderConfig"),
         "Builder.create_optimization_profile": lambda _: stage.double.new("IOptimizationProfile"),
         "IOptimizationProfile.set_shape": stage.note("set_shape", None),
+        "IOptimizationProfile.set_shape_input": stage.note("set_shape_input", None),
         "IOptimizationProfile.__bool__": lambda _: "profile" not in stage.failing,
         "IBuilderConfig.add_optimization_profile": stage.note("add_optimization_profile", 0),
         "IBuilderConfig.set_memory_pool_limit": stage.note("set_memory_pool_limit", None),

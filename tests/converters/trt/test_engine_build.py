@@ -179,3 +179,37 @@ def test_only_named_plugin_libraries_are_loaded(stage_of: Stages) -> None:
     assert not loaded
     load_plugin_libraries(stage.trt, ("/a.so", "/b.so"), log, load=loaded.append)
     assert loaded == ["/a.so", "/b.so"]
+
+
+def test_attention_may_be_decomposed(stage_of: Stages, request_of: Requests) -> None:
+    stage = stage_of()
+    kinds, attention = stage.trt.LayerType, stage.double.new("IAttention")
+    stage.double.behaviours["IAttentionBoundaryLayer.attention"] = lambda _: attention
+    stage.layers_of_network = [
+        stage.double.new("ILayer", type=kind) for kind in (kinds.CONSTANT, kinds.ATTENTION_INPUT)
+    ]
+    build_engine(stage.trt, request_of(), BuildWatch())
+    assert attention.decomposable is True
+
+
+def test_an_input_that_sets_a_size_has_its_values_in_the_profile(
+    stage_of: Stages, request_of: Requests
+) -> None:
+    stage = stage_of(inputs=[("x", "FLOAT", (4, 3)), ("k", "INT64", (2,))], sizes=("k",))
+    x = ShapeRange(name="x", low=(4, 3), opt=(4, 3), high=(4, 3))
+    k = ShapeRange(name="k", low=(2,), opt=(2,), high=(2,), values=(1, 5, 9))
+    build_engine(stage.trt, request_of(profiles=((x, k),)), BuildWatch())
+    (given,) = stage.calls("set_shape_input")
+    assert given == {"input": "k", "min": [1, 1], "opt": [5, 5], "max": [9, 9]}
+    assert [one["input"] for one in stage.calls("set_shape")] == ["x"]
+
+
+def test_without_a_stated_range_such_an_input_is_an_error(
+    stage_of: Stages, request_of: Requests
+) -> None:
+    stage = stage_of(inputs=[("k", "INT64", ())], sizes=("k",))
+    k = ShapeRange(name="k", low=(), opt=(), high=())
+    with pytest.raises(
+        ConversionError, check=has_code(ErrorCode.MISSING_DIMS, option="input", naming="'k'")
+    ):
+        build_engine(stage.trt, request_of(profiles=((k,),)), BuildWatch())

@@ -114,9 +114,9 @@ def test_an_operator_that_is_not_supported_is_a_blocker_with_its_module(
 
 
 def test_an_operator_outside_the_table_is_a_blocker(spot: Spot) -> None:
-    (found,) = errors_of(spot("z = Swish(x) y = Relu(z)"))
+    (found,) = errors_of(spot("z = NotYetKnown(x) y = Relu(z)"))
     assert (found.fault, found.severity) == (TrtFault.UNLISTED_OPERATOR, ERROR)
-    assert found.place == "head.bad (Swish node_z)"
+    assert found.place == "head.bad (NotYetKnown node_z)"
 
 
 def test_repeated_findings_are_counted(fly: Fly) -> None:
