@@ -360,7 +360,7 @@ def test_digits_have_neither_blockers_nor_warnings(exported_digits: Path) -> Non
 
 def test_double_outputs_block_and_double_inputs_are_noted(tmp_path: Path) -> None:
     def found(inner: str) -> tuple[int, int]:
-        path = tmp_path / f"{inner.split()[0]}.onnx"
+        path = tmp_path / f"{inner.split(maxsplit=1)[0]}.onnx"
         text = f'<ir_version: 10, opset_import: ["" : 20]> g (double[4] x) => ({inner}[4] y) '
         node = "y = Abs(x)" if inner == "double" else "y = Cast <to = 1> (x)"
         onnx.save(parser.parse_model(text + "{ " + node + " }"), path)
