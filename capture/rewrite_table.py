@@ -187,3 +187,12 @@ def _check_outputs(
             f"with {what} the model returns {', '.join(given)} instead of {', '.join(outputs)}",
             hint=hint,
         )
+
+
+def describe_misfit(names: Sequence[str], eager: Eager, example: Feed) -> str:
+    """Return why the rewrites cannot be applied to the model; empty if they can."""
+    try:
+        with apply_rewrites(eager, names, example=example):
+            return ""
+    except ConversionError as error:
+        return error.message

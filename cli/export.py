@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, UsageError
 from ..pipeline.call_options import CallOptions, FileOptions
 from ..pipeline.manifest_file import MANIFEST_FILE
 from ..pipeline.option_spec import Given, read_record, specs_of
@@ -97,12 +97,28 @@ def _build(path: Path, target: str, given: Given) -> None:
     from .judging_options import read_limits
     from .run_options import cache_folder
 
-    call = read_record(CallOptions, given)
-    wanted = Wanted(target=target, precision=choose_precision(read_record(ArtifactOptions, given)))
+    call, artifacts = read_record(CallOptions, given), read_record(ArtifactOptions, given)
+    given = _rest_of_flags(artifacts, given) if target != "openvino" else given
+    precision = choose_precision(artifacts, rest=target != "openvino")
+    wanted = Wanted(target=target, precision=precision)
     checkpoint = read_record(FileOptions, given).against or path
     limits = read_limits(call.tolerance)
     order = make_order(given, checkpoint, (wanted,), limits=limits, cache=cache_folder())
     execute(build_order(path, order), call)
+
+
+def _rest_of_flags(artifacts: ArtifactOptions, given: Given) -> Given:
+    """Return the options with `--rest` as `--int8 --fp16` or `--int8 --bf16` ask for it."""
+    asked = "fp16" if artifacts.fp16 else "bf16" if artifacts.bf16 else ""
+    if not artifacts.int8 or not asked:
+        return given
+    other = given.get("rest")
+    if other not in (None, asked):
+        raise UsageError(
+            f"--{asked} and --rest {other} exclude each other", hint="give one of them",
+            option="rest", code=ErrorCode.UNSUPPORTED,
+        )  # fmt: skip
+    return {**given, "rest": asked}
 
 
 def _finish(folder: Path, given: Given) -> None:

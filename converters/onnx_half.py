@@ -46,7 +46,7 @@ class _HalfInput:
     notes: tuple[str, ...]
 
 
-def convert_to_half(job: Job, parent: Path, out: Path) -> Converted:
+def convert_to_half(job: Job, parent: Path, out: Path, keep: Sequence[str] = ()) -> Converted:
     """Write `parent` in the job's half precision to `out`, with its sidecar.
 
     Inputs and outputs stay FP32 unless `half_io` is set. Nodes keep their names.
@@ -55,12 +55,13 @@ def convert_to_half(job: Job, parent: Path, out: Path) -> Converted:
         job: uses its precision, feeds, `keep`, `half_io` and metadata.
         parent: an FP32 ONNX, its external data and debug sidecar beside it.
         out: a path in the job's folder.
+        keep: further nodes that stay FP32.
 
     Raises:
         ConversionError: AutoCast rejected the model, or a half output overflows.
         UsageError: a `keep` pattern matches nothing.
     """
-    prepared = _prepare_input(job, parent)  # frees the parent, which may take gigabytes
+    prepared = _prepare_input(job, parent, keep)  # frees the parent, which may take gigabytes
     half = run_autocast(prepared.draft, job, prepared.keep)
     options = _half_options(half, job, len(prepared.keep))
     return Converted(
@@ -71,7 +72,7 @@ def convert_to_half(job: Job, parent: Path, out: Path) -> Converted:
     )
 
 
-def _prepare_input(job: Job, parent: Path) -> _HalfInput:
+def _prepare_input(job: Job, parent: Path, keep: Sequence[str]) -> _HalfInput:
     """Inspect the parent, and write it for AutoCast."""
     matched = match_nodes(parent, job.keep)
     feeds = job.feeds or (job.example,)
@@ -91,7 +92,7 @@ def _prepare_input(job: Job, parent: Path) -> _HalfInput:
         )
     return _HalfInput(
         draft=write_draft(model, parent, job.folder / _DRAFT),
-        keep=tuple(dict.fromkeys([*matched, *(name for one in found for name in one.keep)])),
+        keep=tuple(dict.fromkeys([*matched, *keep, *(name for one in found for name in one.keep)])),
         notes=tuple(notes),
     )
 

@@ -22,7 +22,7 @@ from ..core.target_extensions import Probe
 from . import onnx_faults, onnx_model, onnx_probe
 from .onnx_half import convert_to_half
 from .onnx_origins import read_origins
-from .trt.qdq_rules import check_qdq
+from .trt.qdq_rules import check_qdq, find_small_scales
 from .trt.trt_findings import (
     Model,
     TrtSeverity,
@@ -41,6 +41,7 @@ MADE_FROM: Mapping[Precision, str] = {
     Precision.INT8: "onnx",
 }
 CAPTURES: tuple[Capture, ...] = ()
+RESTS: tuple[Precision, ...] = (Precision.FP16, Precision.BF16, Precision.FP32)
 DEVICES: tuple[str, ...] = ("cpu",)
 PLANTS_BY_DEFAULT: bool = True
 plant_fault = onnx_faults.plant_fault
@@ -71,6 +72,8 @@ def convert(job: Job) -> Converted:
     if job.parent is None:
         raise RuntimeError("a tensorrt-onnx job needs a parent")
     path = job.folder / (job.stem + SUFFIX)
+    if job.precision is Precision.INT8 and job.rest is not Precision.FP32:
+        return _lower_rest(job, job.parent, path)
     if job.precision in (Precision.FP32, Precision.INT8) or claims(job.parent):
         model, required = _load_model(job.parent), job.precision is Precision.INT8
         warnings = _raise_qdq_faults(model, job.parent, required=required)
@@ -78,6 +81,18 @@ def convert(job: Job) -> Converted:
     half = convert_to_half(job, job.parent, path)
     warnings = _raise_qdq_faults(_load_model(path), path, required=False)
     return replace(half, notes=(*half.notes, *warnings))
+
+
+def _lower_rest(job: Job, parent: Path, path: Path) -> Converted:
+    """Lower what the quantizer left in FP32; scales that FP16 holds badly stay FP32."""
+    keep = find_small_scales(_load_model(parent)) if job.rest is Precision.FP16 else ()
+    lowered = convert_to_half(replace(job, precision=job.rest, keep=()), parent, path, keep)
+    warnings = _raise_qdq_faults(_load_model(path), path, required=True)
+    return replace(
+        lowered,
+        options={**lowered.options, "rest": str(job.rest)},
+        notes=(*lowered.notes, *warnings),
+    )
 
 
 def plan_opset(asked: int | None, runtimes: Sequence[str], precision: Precision) -> str:

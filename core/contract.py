@@ -103,11 +103,11 @@ class Job:
     is one feed at the opt sizes. Either `model` or `parent` is set; a parent's debug sidecar, if
     any, lies beside it. `feeds` are the validation feeds, `guard` asks for a check of the domain
     inside the file, `keep` are the `--keep-fp` patterns, `half_io` also makes inputs and outputs
-    half, `settings` are the format's own options, as text. `cache` is a folder that later runs may
-    reuse; None disables it. `programs` are those captured earlier in this run, by capture: the
-    formats share them. `custom_ops` are the functions that translate operators, by operator
-    (`ns::op`), `runtimes` those that must load the file (`onnxruntime==1.20`). `output_axes` are
-    the axes of outputs that follow a dim, by output.
+    half, `rest` is the precision of the layers that INT8 leaves, `settings` are the format's own
+    options, as text. `cache` is a folder that later runs may reuse; None disables it. `programs`
+    are those captured earlier in this run, by capture: the formats share them. `custom_ops` are the
+    functions that translate operators, by operator (`ns::op`), `runtimes` those that must load the
+    file (`onnxruntime==1.20`). `output_axes` are the axes of outputs that follow a dim, by output.
     """
 
     signature: Signature
@@ -126,6 +126,7 @@ class Job:
     feeds: tuple[Feed, ...] = ()
     keep: tuple[str, ...] = ()
     half_io: bool = False
+    rest: Precision = Precision.FP32
     settings: Mapping[str, str] = field(default_factory=dict)
     programs: MutableMapping[str, object] = field(default_factory=dict)
     custom_ops: Mapping[str, Callable[..., object]] = field(default_factory=dict)

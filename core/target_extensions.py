@@ -47,6 +47,16 @@ class WideFloor(Target, Protocol):
     FLOOR_FACTOR: float  # of the noise floor, in place of the tolerance's own
 
 
+@runtime_checkable
+class RestLowered(Target, Protocol):
+    """A target whose INT8 artifacts may have their other layers in half precision.
+
+    `RESTS` are the precisions of these layers; the first is the default.
+    """
+
+    RESTS: tuple[Precision, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class OpenedByDefault:
     """A model opened without settings, if its runtime then computes in less precision.

@@ -19,8 +19,9 @@ from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.domain import Domain
 from ..core.errors import ModelcError
 from ..core.findings import Accuracy
-from ..core.kinds import TRACES, Capture
+from ..core.kinds import TRACES, Capture, Precision
 from ..core.records import Coverage, FileRecord, Latency, record_of
+from ..core.target_extensions import RestLowered
 from ..core.verdict import Verdict
 from ..validators.edge_case_feeds import NONFINITE
 from ..validators.ruling import Judgment, Ruling
@@ -57,13 +58,15 @@ from .verdict_rules import apply_artifact_rules, judge_file
 class Recipe:
     """The capture or quantizer of an attempt; neither, if the target converts directly.
 
-    `kept` are parent nodes that stay in floating point beside `--keep-fp`, `rewrites` those that
-    are applied to the captured copy of the model.
+    `kept` are parent nodes that stay in floating point beside `--keep-fp`, `rest` is the precision
+    of all that do, if not that of the order, `rewrites` those that are applied to the captured copy
+    of the model.
     """
 
     capture: Capture | None = None
     quantizer: Quantizer | None = None
     kept: tuple[str, ...] = ()
+    rest: Precision | None = None
     rewrites: tuple[str, ...] = ()
 
     @property
@@ -113,6 +116,13 @@ class Trial:
     def size(self) -> int:
         """Size of the shipped files in bytes, without debug files and samples."""
         return sum(file.size for file in self.files if file.role not in ("debug", SAMPLES_ROLE))
+
+
+def rest_of(work: StepWork, recipe: Recipe) -> Precision:
+    """Return the precision of the layers that a quantizer of the step leaves in floating point."""
+    if recipe.rest is not None or not isinstance(work.step.target, RestLowered):
+        return recipe.rest or Precision.FP32
+    return work.run.order.lowering.rest or work.step.target.RESTS[0]
 
 
 def recipes_for(step: Step, rewrites: tuple[str, ...] = ()) -> tuple[Recipe, ...]:
@@ -254,6 +264,7 @@ def convert_step(
             programs=run.memory.programs.setdefault(recipe.rewrites, {}),
             advance=lambda done, total: run.workspace.progress.advance(title, done, total),
             metadata={**job.metadata, **_attempt_metadata(work, recipe)},
+            rest=Precision.FP32 if source is None else rest_of(work, recipe),
         )
         converted = step.target.convert(job) if step.built is None else _take_built(work, workplace)
         if source is not None:

@@ -15,7 +15,7 @@ from ..capture.evidence import (
 from ..capture.model_copy import PATCH
 from ..capture.refusals import can_strict_help, is_redundant, most_specific
 from ..capture.rewrite_table import (
-    apply_rewrites,
+    describe_misfit,
     describe_rewrite,
     match_rewrites,
     suggest_rewrites,
@@ -31,8 +31,7 @@ from ..core.signature import InputSpec
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import Verdict
 from ..validators.ruling import Ruling
-from .attempt import Recipe, Trial, recipes_for, try_recipe
-from .eager_reference import EagerReference
+from .attempt import Recipe, Trial, recipes_for, rest_of, try_recipe
 from .extra_sizes import size_feeds
 from .fault_sensitivity import measure_sensitivity
 from .held_out import select_held_out
@@ -192,6 +191,7 @@ def _try_all(work: StepWork) -> _StepAttempts:
     step, run = work.step, work.run
     tried = _StepAttempts(step=step)
     tried.all_of(recipes_for(step, _user_patches(run.order)), work)
+    _try_full_rest(tried, work)
     if not step.captures or tried.has_passed():
         return tried
     sets = (*run.memory.held, *suggest_rewrites(run.eager.model, tried.evidence()))
@@ -203,6 +203,16 @@ def _try_all(work: StepWork) -> _StepAttempts:
             run.memory.held[:] = [held, *(one for one in run.memory.held if one != held)]
             break
     return tried
+
+
+def _try_full_rest(tried: _StepAttempts, work: StepWork) -> None:
+    """Quantize again with the rest in FP32 if none passed with the default rest in half."""
+    order, recipes = work.run.order, recipes_for(tried.step)
+    searches = order.has_accuracy_budget and bool(tried.trials)  # which starts from a failed trial
+    half = any(rest_of(work, one) is not Precision.FP32 for one in recipes if one.quantizer)
+    if half and not (tried.has_passed() or order.lowering.rest or searches):
+        work.run.workspace.progress.note(f"{tried.step.name}: tried again with the rest in fp32")
+        tried.all_of([replace(one, rest=Precision.FP32) for one in recipes], work)
 
 
 def within_domain(work: StepWork, inputs: tuple[InputSpec, ...]) -> StepWork:
@@ -300,7 +310,7 @@ def _try_rewrites(names: tuple[str, ...], tried: _StepAttempts, work: StepWork) 
     """
     run, patches = work.run, _user_patches(work.run.order)
     while names:
-        unfit = _why_unfit((*patches, *names), run.eager)
+        unfit = describe_misfit((*patches, *names), run.eager.model, run.eager.example)
         if unfit:
             run.workspace.progress.note(f"{tried.step.name}: {unfit}")
             return ()
@@ -311,15 +321,6 @@ def _try_rewrites(names: tuple[str, ...], tried: _StepAttempts, work: StepWork) 
         more = match_rewrites(run.eager.model, tried.evidence(*before), exclude=names)
         names = (*names, *more) if more else ()
     return ()
-
-
-def _why_unfit(names: tuple[str, ...], eager: EagerReference) -> str:
-    """Return why the rewrites cannot be applied to the model; empty if they can."""
-    try:
-        with apply_rewrites(eager.model, names, example=eager.example):
-            return ""
-    except ConversionError as error:
-        return error.message
 
 
 def _record_refusal(recipe: Recipe, error: ModelcError, clock: Clock) -> Attempt:

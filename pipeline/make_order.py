@@ -66,8 +66,10 @@ def make_order(
     )
 
 
-def choose_precision(options: ArtifactOptions) -> Precision:
+def choose_precision(options: ArtifactOptions, *, rest: bool = False) -> Precision:
     """The precision that the flags of a command ask for; FP32 without any.
+
+    With `rest`, `--int8` may have `--fp16` or `--bf16` beside it, for its other layers.
 
     Raises:
         UsageError: they ask for several.
@@ -76,6 +78,8 @@ def choose_precision(options: ArtifactOptions) -> Precision:
         Precision.FP16: options.fp16, Precision.BF16: options.bf16, Precision.INT8: options.int8,
     }  # fmt: skip
     asked = [precision for precision, given in flags.items() if given]
+    if rest and Precision.INT8 in asked and len(asked) == 2:  # noqa: PLR2004 - and its rest
+        return Precision.INT8
     if len(asked) > 1:
         text = " and ".join(f"--{precision}" for precision in asked)
         raise UsageError(

@@ -23,7 +23,7 @@ from ..core.grammar import parse_input
 from ..core.kinds import Capture, Precision
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import REJECTED_FOLDER
-from ..core.target_extensions import FloatEnds
+from ..core.target_extensions import FloatEnds, RestLowered
 from .order import Order, Wanted
 
 if TYPE_CHECKING:
@@ -226,6 +226,7 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     quantizes = any(step.quantizers for step in steps)
     searches = quantizes and order.has_accuracy_budget
     half_steps = [s for s in steps if s.wanted.precision in (Precision.FP16, Precision.BF16)]
+    rests = any(step.quantizers and isinstance(step.target, RestLowered) for step in steps)
     halves, ends = bool(half_steps), any(not isinstance(s.target, FloatEnds) for s in half_steps)
     no_ends = "no artifact has half precision: add --fp16 or --bf16"
     if halves:
@@ -234,6 +235,7 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
         "--calib": (lowering.calibration, quantizes, "no artifact is quantized: add --int8"),
         "--quantizer": (lowering.quantizer, quantizes, "no artifact is quantized: add --int8"),
         "--calib-method": (lowering.method, quantizes, "no artifact is quantized: add --int8"),
+        "--rest": (lowering.rest, rests, "no artifact is int8 for TensorRT: add --int8"),
         "--half-io": (lowering.half_io, ends, no_ends),
         "--max-trials": (lowering.max_trials, searches, "no search: add --int8 and --min-sqnr"),
         "--keep-fp": (lowering.keep, quantizes or halves, "all artifacts are fp32: add --fp16"),

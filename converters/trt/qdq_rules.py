@@ -62,6 +62,36 @@ def check_qdq(
     return tuple(findings.found)
 
 
+# FP16 is spaced by 2^-24 below 2^-14: a scale of this size is rounded by up to half of INT8's step.
+_LEAST_HALF_SCALE = 127 * 2.0**-24
+
+
+def find_small_scales(model: Model) -> tuple[str, ...]:
+    """Return the nodes that read or write tensors whose scales are too small for FP16.
+
+    These are each Q, its DQ, and the layers behind the DQ, which must have one type.
+    """
+    import numpy as np
+
+    found: dict[str, None] = {}
+    for node in model.graph.all_nodes():
+        quantizes = is_quantize(node) or is_dequantize(node)
+        scale = constant_tensor(node.inputs[1]) if quantizes else None
+        if scale is None or np.abs(scale.numpy()).min(initial=np.inf) >= _LEAST_HALF_SCALE:
+            continue
+        near = [node, *direct_readers(node)]
+        near += [reader for one in near if is_dequantize(one) for reader in direct_readers(one)]
+        layers = [one for one in near if one.op_type in QDQ_LAYERS]
+        operands = [value.producer() for one in layers for value in one.inputs if value is not None]
+        sources = [
+            one.inputs[0].producer() for one in operands
+            if is_dequantize(one) and one is not None and one.inputs[0] is not None
+        ]  # fmt: skip
+        found.update(dict.fromkeys(one.name or "" for one in (*near, *operands, *sources)
+                                   if one is not None and one.name))  # fmt: skip
+    return tuple(found)
+
+
 def _check_node(findings: NodeFindings, node: Node) -> None:
     if node.op_type in _INTEGER:
         text = f"{node.op_type} instead of {QUANTIZE} and {DEQUANTIZE}"
