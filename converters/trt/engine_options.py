@@ -312,11 +312,11 @@ def _spec_range(spec: InputSpec) -> ShapeRange:
         low=tuple(dim.low for dim in spec.dims),
         opt=tuple(dim.opt for dim in spec.dims),
         high=tuple(dim.high for dim in spec.dims),
-        values=_stated_values(spec),
+        values=_integer_range(spec),
     )
 
 
-def _stated_values(spec: InputSpec) -> tuple[int, int, int] | None:
+def _integer_range(spec: InputSpec) -> tuple[int, int, int] | None:
     """Return the least, a middle and the greatest value of an integer input; None if not stated."""
     if spec.values is None or not spec.dtype.startswith("int"):
         return None

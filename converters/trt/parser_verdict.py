@@ -44,7 +44,7 @@ class ParserVerdict:
     failure: str = ""
 
     @property
-    def accepted(self) -> bool:
+    def is_accepted(self) -> bool:
         """Whether the parser took the model."""
         return not self.problems and not self.failure
 

@@ -105,7 +105,7 @@ def test_one_that_cannot_be_opened_stays_pending_with_its_file(
         raise RunnerError("it cannot be loaded", hint="build it again")
 
     found = finish(on_open=raises)
-    assert found.failures[0].message == "it cannot be loaded"
+    assert found.failures[0].step == "engine"
     assert found.pending == prepared.pending
     assert (tmp_path / "out" / BUILT).is_file()
     assert finish().exit_code == 0

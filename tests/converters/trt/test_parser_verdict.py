@@ -59,10 +59,10 @@ def job_of(tmp_path: Path) -> Callable[..., Job]:
 
 def test_the_verdict_comes_from_a_child(staged: Any, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").touch()
-    assert ask_parser(tmp_path / "m.onnx", parse=staged.accept).accepted
+    assert ask_parser(tmp_path / "m.onnx", parse=staged.accept).is_accepted
     found = ask_parser(tmp_path / "m.onnx", parse=staged.reject)
     assert [(one.node, one.operator) for one in found.problems] == [("n", "Det")]
-    assert not found.accepted
+    assert not found.is_accepted
 
 
 @pytest.mark.parametrize(("function", "word"), [("crash", "SIGABRT"), ("fail", "bindings")])
@@ -71,7 +71,7 @@ def test_a_failed_child_is_no_verdict(
 ) -> None:
     found = ask_parser(tmp_path, parse=getattr(staged, function))
     assert word in found.failure
-    assert not found.accepted
+    assert not found.is_accepted
 
 
 def test_a_child_that_hangs_is_ended(staged: Any, tmp_path: Path) -> None:
