@@ -246,10 +246,10 @@ class GroupVerdict:
 class StoredComparison:
     """The references that a prepared step was finished with.
 
-    `created`, `modelc` and `torch` are those of the run that stored them. With `source`, eager ran
-    on this host too; `differing` are then the feeds on which its outputs and the stored ones are
-    farther apart than FP32 allows. Without it, the stored outputs took eager's place, and `skipped`
-    are the checks that did not run.
+    `created` is the time of the manifest; `modelc` and `torch` are those of the run that stored
+    them. With `source`, eager ran on this host too; `differing` are then the feeds on which its
+    outputs and the stored ones are farther apart than FP32 allows. Without it, the stored outputs
+    took eager's place, and `skipped` are the checks that did not run.
     """
 
     created: str

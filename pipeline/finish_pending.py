@@ -158,7 +158,6 @@ class _FinishRun:
             eager=eager,
             workspace=self.workspace,
             samples=replace(self.samples, held_out=held_out, record=parent.calibration),
-            created=manifest.created,
         )
         return execute_step(_reuse_built(step, pending.settings, context), manifest, context)
 

@@ -76,7 +76,7 @@ class FinishReference:
         try:
             with self.progress.step(title, log="eager") as clock:
                 stored = read_references(self.folder, pending.references, self.manifest)
-                use = compare_stored(stored, pending.references, eager)
+                use = compare_stored(stored, pending.references, eager, self.manifest.created)
                 clock.detail = f"{len(use.differing)} of {use.feeds} feeds differ"
         except ReferenceFileError as fault:
             self.progress.note(f"{pending.step}: {fault.message}", warning=True)

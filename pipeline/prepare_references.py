@@ -75,7 +75,7 @@ def store_references(work: StepWork) -> tuple[FileRecord, ...]:
         for one in held_out:
             writer.add_answer(one.feed.arrays, RUN, one.outputs)
         index = _AnswerCollector(work=work, eager=eager, writer=writer).collect(
-            (*eager.references, *held_out), _make_index(work, eager), title
+            (*eager.references, *held_out), _make_index(eager), title
         )
         files = (_write_shared(work), _place_file(work, writer, index))
         size = sum(file.size for file in files)
@@ -97,10 +97,9 @@ def _find_limit_precision(work: StepWork) -> Precision:
     return precision
 
 
-def _make_index(work: StepWork, eager: EagerReference) -> ReferenceIndex:
+def _make_index(eager: EagerReference) -> ReferenceIndex:
     return ReferenceIndex(
         checkpoint=eager.checkpoint.digest,
-        created=work.run.created,
         modelc=__version__,
         torch=metadata.version("torch"),
         inputs=eager.signature.inputs,
@@ -119,7 +118,7 @@ def _write_shared(work: StepWork) -> FileRecord:
         labelled = work.run.samples.labelled
         if labelled is not None:
             writer.add_predictions(labelled.output, labelled.predictions)
-        memory[domain] = _place_file(work, writer, _make_index(work, eager))
+        memory[domain] = _place_file(work, writer, _make_index(eager))
     return memory[domain]
 
 

@@ -85,14 +85,13 @@ class StoredAnswer:
 class ReferenceIndex:
     """What the arrays of a file are, and what else judging asks of eager.
 
-    `checkpoint` is the digest of the model's; `created`, `modelc` and `torch` are those of the run.
+    `checkpoint` is the digest of the model's; `modelc` and `torch` are the versions of the run.
     `inputs` are the domain of the feeds. `same` are variants in which the model always gives what
     it gives in `RUN`. `moved` is how far noise moves an output on an extreme feed, by feed and
     output; `no_float64` is why there are no float64 outputs.
     """
 
     checkpoint: str
-    created: str
     modelc: str
     torch: str
     inputs: tuple[InputSpec, ...]

@@ -91,14 +91,13 @@ class RunMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """The state that every step of one run shares; `created` is the time of its manifest."""
+    """The state that every step of one run shares."""
 
     order: Order
     eager: EagerReference
     workspace: Workspace
     samples: RunSamples = field(default_factory=RunSamples)
     memory: RunMemory = field(default_factory=RunMemory)
-    created: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,6 @@ def run(
             eager=eager,
             workspace=workspace,
             samples=replace(samples, labelled=labelled),
-            created=manifest.created,
         )
         for done, step in enumerate(left, start=1):
             manifest = execute_step(step, manifest, context)

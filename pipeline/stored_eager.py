@@ -183,7 +183,13 @@ def open_stored(
 ) -> EagerReference:
     """Return an eager reference without the model, from the references of a pending step."""
     index = stored.index
-    use = StoredUse(index=index, files=files, feeds=len(stored.references), source=False)
+    use = StoredUse(
+        index=index,
+        created=manifest.created,
+        files=files,
+        feeds=len(stored.references),
+        source=False,
+    )
     feeds = {one.feed.name: one.feed.arrays for one in stored.references}
     return EagerReference(
         checkpoint=manifest.checkpoint,
@@ -205,7 +211,7 @@ def open_stored(
 
 
 def compare_stored(
-    stored: StoredReferences, files: tuple[FileRecord, ...], eager: EagerReference
+    stored: StoredReferences, files: tuple[FileRecord, ...], eager: EagerReference, created: str
 ) -> StoredUse:
     """Run eager on the stored feeds; return on which its outputs differ from the stored ones.
 
@@ -238,6 +244,7 @@ def compare_stored(
         differing |= dict.fromkeys(one.feed for one in found.outputs if not one.passed)
     return StoredUse(
         index=stored.index,
+        created=created,
         files=files,
         feeds=len(stored.references),
         source=True,

@@ -31,10 +31,12 @@ SKIPPED_TEXTS: Mapping[SkippedCheck, str] = {
 class StoredUse:
     """How stored references are used on this host; collects the checks that were skipped.
 
-    `source`, `differing` and `feeds` are as in `StoredComparison`; `files` are those of the step.
+    `created`, `source`, `differing` and `feeds` are as in `StoredComparison`; `files` are those of
+    the step.
     """
 
     index: ReferenceIndex
+    created: str
     files: tuple[FileRecord, ...]
     feeds: int
     source: bool
@@ -49,7 +51,7 @@ class StoredUse:
     def comparison(self) -> StoredComparison:
         """The record for the verdict."""
         return StoredComparison(
-            created=self.index.created,
+            created=self.created,
             modelc=self.index.modelc,
             torch=self.index.torch,
             feeds=self.feeds,
@@ -61,7 +63,7 @@ class StoredUse:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the verdict must know about the references."""
-        written = f"stored on {self.index.created[:10]} with torch {self.index.torch}"
+        written = f"stored on {self.created[:10]} with torch {self.index.torch}"
         if not self.source:
             texts = [SKIPPED_TEXTS[check] for check in SkippedCheck if check in self.skipped]
             left = f"; not checked: {', '.join(texts)}" if texts else ""

@@ -42,7 +42,6 @@ MANIFEST = Manifest(
 )
 INDEX = ReferenceIndex(
     checkpoint="d" * 64,
-    created=MANIFEST.created,
     modelc="1",
     torch="2.9",
     inputs=SIGNATURE.inputs,
