@@ -6,6 +6,7 @@ the process. Engines are built in a child process.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Converted, Feed, Inspection, Job, Preflight, Readiness
-from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError
+from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError, first_line
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage, record_of
 from ..core.signature import Signature
 from .trt import build_launcher, timing_cache, trt_installation
 from .trt.build_launcher import BuildHost, build_with_python, build_with_trtexec
+from .trt.engine_inspection import inspect_with_python
+from .trt.engine_layers import EngineLayer, parse_layers, read_operators
+from .trt.engine_layers import engine_coverage as coverage_of
 from .trt.engine_options import (
     BuilderChoice,
     EngineOptions,
@@ -31,13 +35,12 @@ from .trt.engine_options import (
 from .trt.engine_records import (
     BuildRequest,
     BuildResult,
-    EngineLayer,
     EngineSidecar,
-    parse_layers,
+    external_files,
+    is_engine_for,
     read_sidecar,
     write_sidecar,
 )
-from .trt.engine_records import engine_coverage as coverage_of
 from .trt.trt_installation import TrtLibrary, builder_readiness, query_driver
 
 if TYPE_CHECKING:
@@ -57,7 +60,12 @@ MADE_FROM: Mapping[Precision, str] = {
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cuda",)
 FINISHED_BY: str = "build-trt"
+# Twice FP32's own, until it is measured on GPUs: their kernels add up more products one after
+# another than a CPU's. Without --no-tf32 an FP32 engine is judged as FP16 instead.
+FLOOR_FACTOR: float = 10.0
+RUN_SETTINGS: frozenset[str] = frozenset({"trust_engine", "weights"})
 THIS_HOST = BuildHost()
+_LOG = logging.getLogger(__name__)
 _MAGIC = b"ftrt"  # the first bytes of a serialized engine
 _SUFFIXES = {TrtLibrary.TENSORRT: SUFFIX, TrtLibrary.RTX: ".rtx.engine"}
 RTX_CAPABILITIES = "8.0 and later"  # of an engine for which no compute capabilities are named
@@ -74,6 +82,16 @@ def claims(path: Path) -> bool:
         return False
     with path.open("rb") as stream:
         return stream.read(len(_MAGIC)) == _MAGIC
+
+
+def is_for_host(path: Path, host: BuildHost = THIS_HOST) -> bool:
+    """Return whether an engine was built for the GPU and the TensorRT of this host."""
+    driver, package = host.driver(), host.installed(TrtLibrary.TENSORRT).package
+    here = driver.devices[0] if driver.devices else None
+    try:
+        return is_engine_for(read_sidecar(path), here, package)
+    except RunnerError:
+        return False
 
 
 def preflight(job: Job, library: TrtLibrary = TrtLibrary.TENSORRT) -> Preflight:
@@ -118,7 +136,8 @@ def convert(
         library=library,
     )
     builder, built = _build_engine(request, job, gpu, host)
-    found, unreadable = parse_layers(built.layers)
+    found, unreadable = parse_layers(built.layers, read_operators(job.parent))
+    described = bool(built.layers) or builder is BuilderChoice.TRTEXEC
     sidecar = replace(
         _make_sidecar(request, built, gpu, builder),
         layers=found.layers,
@@ -129,10 +148,7 @@ def convert(
         files=((engine.name, "model"), (path.name, "config")),
         versions={str(library): built.tensorrt},
         options=_engine_facts(sidecar),
-        notes=(
-            *built.notes,
-            *([unreadable] if unreadable and library is TrtLibrary.TENSORRT else []),
-        ),
+        notes=(*built.notes, *([unreadable] if described and unreadable else [])),
         # TF32 has the mantissa of FP16
         judged_as=Precision.FP16 if options.tf32 and job.precision is Precision.FP32 else None,
     )
@@ -165,7 +181,7 @@ def _find_gpu(host: BuildHost) -> _EngineGpus:
     device = driver.devices[0]
     return _EngineGpus(
         name=device.name,
-        capability=".".join(map(str, device.capability)),
+        capability=device.capability_text,
         key=timing_cache.device_key(device),
         memory=device.memory,
         cuda=driver.cuda,
@@ -194,7 +210,13 @@ def _build_engine(
         return replace(request, timing_cache=cache)
 
     if options.builder is not BuilderChoice.TRTEXEC and found.importable:
-        built = build_with_python(with_cache(found.package), job.advance, build=host.build)
+        cached = with_cache(found.package)
+        built = build_with_python(cached, job.advance, build=host.build)
+        # TensorRT-RTX compiles the kernels when an engine is loaded: no layers are known before.
+        if library is TrtLibrary.TENSORRT:
+            inspection = inspect_with_python(cached, inspect=host.inspect)
+            notes = (*built.notes, *([inspection.note] if inspection.note else []))
+            built = replace(built, layers=inspection.layers, notes=notes)
         return BuilderChoice.PYTHON, built
     if options.builder is not BuilderChoice.PYTHON and found.program is not None:
         version = build_launcher.trtexec_version(found.program)
@@ -213,10 +235,11 @@ def _build_engine(
 def _make_sidecar(
     request: BuildRequest, built: BuildResult, gpu: _EngineGpus, builder: BuilderChoice
 ) -> EngineSidecar:
-    options = request.options
+    options, onnx = request.options, Path(request.onnx)
     return EngineSidecar(
         engine=record_of(Path(request.engine)),
-        onnx=record_of(Path(request.onnx)),
+        onnx=record_of(onnx),
+        external=external_files(onnx) if options.strip_weights else (),
         gpu=gpu.name,
         capability=gpu.capability,
         memory=gpu.memory,
@@ -288,12 +311,14 @@ def open_runner(
     import torch
 
     from .runner_base import check_device
-    from .trt.engine_runner import EngineRunner, load_engine
+    from .trt.engine_runner import EngineRunner, gpu_errors, load_engine
     from .trt.trt_callbacks import make_error_log
 
     check_device(device)
-    loaded = load_engine(trt, path, parse_options(settings or {}), make_error_log(trt))
-    return EngineRunner(trt, loaded, signature, torch.device(device))
+    options = parse_options(settings or {})
+    with gpu_errors():
+        loaded = load_engine(trt, path, options, make_error_log(trt))
+        return EngineRunner(trt, loaded, signature, torch.device(device))
 
 
 def inspect(path: Path) -> Inspection:
@@ -335,7 +360,7 @@ def read_metadata(path: Path) -> Mapping[str, str]:
 def coverage(path: Path, example: Feed, device: str) -> Coverage | None:
     """Return the compute dtypes from the sidecar, weighted by time if the engine runs here."""
     sidecar = read_sidecar(path)
-    if not sidecar.layers:
+    if not any(layer.computes for layer in sidecar.layers):
         return None
     return coverage_of(sidecar.layers, _layer_times(path, example, device, sidecar.layers))
 
@@ -349,5 +374,6 @@ def _layer_times(
     try:
         with open_runner(path, device, Signature(inputs=())) as runner:
             return runner.layer_times(example)
-    except (MissingError, RunnerError):
+    except Exception as error:  # noqa: BLE001 - the shares are then by layers
+        _LOG.warning("the layers of %s were not timed: %s", path.name, first_line(error))
         return None

@@ -37,6 +37,7 @@ MADE_FROM: Mapping[Precision, str] = tensorrt_engine.MADE_FROM
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cuda",)
 FINISHED_BY: str = "build-trt"
+FLOOR_FACTOR: float = tensorrt_engine.FLOOR_FACTOR
 _MAGIC = b"vtrt"  # the first bytes of an engine; measured with 1.7.1
 
 

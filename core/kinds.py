@@ -212,6 +212,10 @@ class ErrorCode(_Code):
         "input-rejected", "a runtime rejects the shape or dtype of a feed",
         "use the shapes and dtypes in the message",
     )
+    OUT_OF_MEMORY = (
+        "out-of-memory", "the device has too little memory to run the model",
+        "free its memory, or give smaller sizes with `--input`",
+    )
     RUNTIME_FAILED = (
         "runtime-failed", "a call of a runtime's API fails",
         "`--debug` shows its traceback",

@@ -28,6 +28,24 @@ def runtime_settings(target: Target, device: str) -> dict[str, str]:
     return {"device": device, **settings}
 
 
+@runtime_checkable
+class HostBound(Target, Protocol):
+    """A target whose files are built for one host; `RUN_SETTINGS` do not change what is built."""
+
+    RUN_SETTINGS: frozenset[str]
+
+    def is_for_host(self, path: Path) -> bool:
+        """Return whether a file was built for this host and the runtime that it has now."""
+        ...
+
+
+@runtime_checkable
+class WideFloor(Target, Protocol):
+    """A target whose kernels sum float32 in an order that errs more than other runtimes' do."""
+
+    FLOOR_FACTOR: float  # of the noise floor, in place of the tolerance's own
+
+
 @dataclass(frozen=True, kw_only=True)
 class OpenedByDefault:
     """A model opened without settings, if its runtime then computes in less precision.

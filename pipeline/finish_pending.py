@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from ..core.events import Noted, Tell, ignore_events
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.process import relax_gc
 from ..core.records import Artifact
+from ..core.target_extensions import HostBound
 from .branch_coverage import update_branches
 from .held_out import load_samples, refer_held_out
 from .labelled_accuracy import enter_labelled
@@ -84,8 +85,27 @@ def finish_pending(
             if step.name not in request.resume.done:
                 settings = {**pending.settings, **request.settings}
                 mine = replace(context, order=replace(order, settings=settings))
-                done = _finish_step(step, pending, done, mine)
+                done = _finish_step(_reuse_built(step, settings, mine), pending, done, mine)
         return done
+
+
+def _reuse_built(step: Step, settings: Mapping[str, str], context: RunContext) -> Step:
+    """Return the step without its built files if they are not for this host and its settings."""
+    target, built = step.target, step.built
+    if built is None or not isinstance(target, HostBound):
+        return step
+    folder = context.workspace.folder.path
+    then, now = (
+        {name: value for name, value in some.items() if name not in target.RUN_SETTINGS}
+        for some in (built.settings, settings)
+    )
+    file = built.files[0].name
+    if describe_changed_file(built, folder) or (then == now and target.is_for_host(folder / file)):
+        return step  # a changed file is a failure
+    context.workspace.progress.note(
+        f"{step.name}: {file} was built for another host or with other options: built again"
+    )
+    return replace(step, built=None)
 
 
 def _check_finished(manifest: Manifest, folder: Path, tell: Tell) -> Manifest:

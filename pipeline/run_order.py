@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from shutil import copy2
 
 from ..converters.registry import TARGETS
 from ..core.contract import EAGER, Deferred, Readiness, Target
 from ..core.errors import ConversionError, Hint, ModelcError, Option
 from ..core.events import Entered, Tell, ignore_events
 from ..core.kinds import Precision
-from ..core.manifest import Manifest, Pending
+from ..core.manifest import Failure, Manifest, Pending
 from ..core.process import relax_gc
 from ..core.records import REJECTED_FOLDER, Artifact, sha256_of
 from .attempt import convert_step, make_job
@@ -39,6 +41,7 @@ from .resume import (
 )
 from .run_context import (
     Parent,
+    Product,
     RunContext,
     RunSamples,
     StepResult,
@@ -162,14 +165,20 @@ def _samples_of_parent(
 def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifest:
     """Execute one step and commit its files with the manifest atomically.
 
-    Files that the new manifest no longer lists are removed in the same commit. A rejected artifact
-    is then searched for the layer that causes the error.
+    Files that the new manifest no longer lists are removed in the same commit. What a deferred
+    target built is committed to `pending/` before it is loaded, so that nothing that happens while
+    it is judged costs the build. A rejected artifact is then searched for the layer that causes the
+    error.
 
     Raises:
         CheckpointError: the checkpoint changed during the step.
     """
     context.workspace.progress.tell(Entered(artifact=step.name))
-    made, before = _make_step(step, manifest, context), manifest
+    keeper = _BuiltKeeper(step, manifest, context)
+    made = _make_step(step, keeper, context)
+    before = manifest = keeper.manifest
+    if made.failure is not None and keeper.kept is not None:
+        made = replace(made, failure=keeper.hint(made.failure))
     other = None if _has_passed(made) else build_from_other_capture(step, manifest, context)
     if other is not None:
         sibling, mother, made = other
@@ -214,8 +223,46 @@ def _add_key(made: StepResult, key: str) -> StepResult:
     return made
 
 
-def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResult:
+class _BuiltKeeper:
+    """Commits what a deferred target built to `pending/`, and holds the manifest that says so."""
+
+    def __init__(self, step: Step, manifest: Manifest, context: RunContext) -> None:
+        self.manifest = manifest
+        self.kept: Pending | None = step.built
+        self._step, self._context = step, context
+
+    def keep(self, parent: Parent, product: Product) -> None:
+        """Commit copies of the files as a pending step."""
+        folder = self._context.workspace.folder
+        place = folder.workplace(f"{self._step.name}-built")
+        for file in product.files:
+            _link_or_copy(product.workplace / file.name, place / file.name)
+        pending = _describe_pending(self._step, parent, self._context, "built and not judged yet")
+        pending = _with_files(pending, replace(product, workplace=place), folder)
+        others = (one for one in self.manifest.pending if one.step != self._step.name)
+        now = replace(self.manifest, pending=(*others, pending))
+        folder.commit(now, find_unreferenced_files(self.manifest, now))
+        self.manifest, self.kept = now, pending
+
+    def hint(self, failure: Failure) -> Failure:
+        """Return the failure with the command that judges what was built again."""
+        command = self.kept and f"{self.kept.command} {self._context.order.out}"
+        given = failure.advice or (failure.hint,)
+        hint = Hint(*given, f"; {command} judges what was built without building it again")
+        return replace(failure, hint=str(hint), advice=hint.parts)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Give a large file a second name; copy it where the file system has no links."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        copy2(source, target)
+
+
+def _make_step(step: Step, keeper: _BuiltKeeper, context: RunContext) -> StepResult:
     """Build or prepare the step; skip it if its parent failed or was rejected."""
+    manifest = keeper.manifest
     parent = _find_parent(step, manifest, context)
     if parent is None:
         return StepResult(failure=make_skipped_failure(step, manifest))
@@ -226,6 +273,8 @@ def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResul
                 f"{step.name} is only prepared: its accuracy is not measured"
             )
         return prepare_pending(work, step.pending)
+    if isinstance(step.target, Deferred):
+        work = replace(work, on_built=partial(keeper.keep, parent))
     return build_step(work)
 
 
@@ -288,31 +337,43 @@ def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
         return StepResult(failure=step_failure(step, error, []))
     for warning in found.warnings:
         context.workspace.progress.note(f"{step.name}: {warning}", warning=True)
-    pending = Pending(
+    pending = replace(
+        _describe_pending(step, parent, context, readiness.reason),
+        warnings=found.warnings,
+        memory=found.memory,
+        source=found.source,
+    )
+    if product is not None:
+        pending = _with_files(pending, product, context.workspace.folder)
+    return StepResult(pending=pending)
+
+
+def _describe_pending(step: Step, parent: Parent, context: RunContext, reason: str) -> Pending:
+    """Return the record of a step that is not finished here."""
+    if not isinstance(step.target, Deferred):
+        raise TypeError(f"{step.name} cannot be finished later")
+    return Pending(
         step=step.name,
         target=step.target.NAME,
         precision=step.wanted.precision,
         made_from=parent.name,
         parent=parent.digest,
-        reason=readiness.reason,
-        command=f"modelc {target.FINISHED_BY}",
-        warnings=found.warnings,
-        memory=found.memory,
-        source=found.source,
+        reason=reason,
+        command=f"modelc {step.target.FINISHED_BY}",
         settings=dict(context.order.settings),
     )
-    if product is None:
-        return StepResult(pending=pending)
+
+
+def _with_files(pending: Pending, product: Product, folder: OutputFolder) -> Pending:
+    """Return the record with the built files, which move to `pending/` with the next commit."""
     made = product.converted
-    return StepResult(
-        pending=replace(
-            pending,
-            files=context.workspace.folder.keep_pending(product.files, product.workplace),
-            versions=dict(made.versions),
-            options=dict(made.options),
-            notes=made.notes,
-            judged_as=made.judged_as,
-        )
+    return replace(
+        pending,
+        files=folder.keep_pending(product.files, product.workplace),
+        versions=dict(made.versions),
+        options=dict(made.options),
+        notes=made.notes,
+        judged_as=made.judged_as,
     )
 
 

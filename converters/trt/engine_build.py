@@ -23,13 +23,12 @@ from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
 from . import timing_cache
 from .engine_options import EngineOptions, HardwareLevel, Profile, ShapeRange, profile_text
 from .engine_records import BuildRequest, BuildResult
+from .lean_runtime import load_lean_runtime
 from .trt_callbacks import ErrorLog, make_error_log, make_progress_monitor
 from .trt_installation import TrtLibrary, load_tensorrt
 
 if TYPE_CHECKING:
     import tensorrt
-
-_LAYERS = '"Layers"'  # the field of the inspector's JSON that is asked for
 
 
 class CancelledBuildError(Exception):
@@ -78,16 +77,24 @@ def build_in_child(
         raise KeyboardInterrupt from error
 
 
-def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> BuildResult:
-    """Parse, configure, build, write the engine, read its layers.
+def build_engine(
+    trt: ModuleType,
+    request: BuildRequest,
+    watch: BuildWatch,
+    load_lean: Callable[[str], None] = load_lean_runtime,
+) -> BuildResult:
+    """Parse, configure, build, write the engine.
 
     Raises:
+        MissingError: the lean runtime of a version-compatible engine is not installed.
         ConversionError: TensorRT rejected the model or failed to build it.
         CancelledBuildError: `watch` cancelled it.
     """
     log = make_error_log(trt)
     options = request.options
     load_plugin_libraries(trt, options.plugins, log)
+    if options.version_compatible and request.library is TrtLibrary.TENSORRT:
+        load_lean(str(trt.__version__))
     builder: tensorrt.Builder = trt.Builder(log)
     network, parser = parse_network(trt, builder, Path(request.onnx), log)
     inputs = tuple(_tensor_info(network.get_input(i)) for i in range(network.num_inputs))
@@ -96,27 +103,24 @@ def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> B
     config.progress_monitor = make_progress_monitor(trt, watch.advance, watch.stopped)
     cache = Path(request.timing_cache) if request.timing_cache else None
     notes = timing_cache.load_timing_cache(config, cache) if cache else ()
+    log.errors = []  # a timing cache that does not fit is a note
     blob: tensorrt.IHostMemory | None = builder.build_serialized_network(network, config)
+    reason = log.reason
     if cache:  # after a cancelled build too: it speeds up the next one
         notes = (*notes, *timing_cache.save_timing_cache(config, cache))
     if blob is None:
-        raise _build_error(watch, log)
-    # TensorRT-RTX compiles the kernels when an engine is loaded: there is nothing to inspect before
-    known = request.library is TrtLibrary.TENSORRT
-    layers = _inspect_layers(trt, blob, request, log) if known else ""
+        raise _build_error(watch, reason)
     with draft_file(Path(request.engine)) as draft, draft.open("wb") as stream:
         stream.write(blob)
     del parser  # the network's weights are in its memory: it must outlive the build
-    return BuildResult(
-        tensorrt=str(trt.__version__), layers=layers, inputs=inputs, outputs=outputs, notes=notes
-    )
+    return BuildResult(tensorrt=str(trt.__version__), inputs=inputs, outputs=outputs, notes=notes)
 
 
-def _build_error(watch: BuildWatch, log: ErrorLog) -> Exception:
+def _build_error(watch: BuildWatch, reason: str) -> Exception:
     if watch.stopped():
         return CancelledBuildError("the build was stopped")
     return ConversionError(
-        f"TensorRT cannot build the engine: {log.reason}",
+        f"TensorRT cannot build the engine: {reason}",
         hint=LOGGED,
         code=ErrorCode.RUNTIME_FAILED,
     )
@@ -149,33 +153,6 @@ def load_plugin_libraries(
             hint=LOGGED,
             code=ErrorCode.RUNTIME_FAILED,
         )
-
-
-def _inspect_layers(
-    trt: ModuleType, blob: tensorrt.IHostMemory, request: BuildRequest, log: ErrorLog
-) -> str:
-    """Return the layers as JSON, at the opt sizes: without shapes there are no types."""
-    runtime: tensorrt.Runtime = trt.Runtime(log)
-    runtime.engine_host_code_allowed = request.options.trust_engine
-    engine: tensorrt.ICudaEngine | None = runtime.deserialize_cuda_engine(blob)
-    if engine is None:
-        raise ConversionError(
-            f"TensorRT cannot load the engine that it built: {log.reason}",
-            hint=LOGGED,
-            code=ErrorCode.RUNTIME_FAILED,
-        )
-    inspector: tensorrt.EngineInspector = engine.create_engine_inspector()
-    plain = str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
-    if request.options.strip_weights:  # a context needs the weights
-        return plain
-    context: tensorrt.IExecutionContext | None = engine.create_execution_context()
-    known = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
-    ranges = [one for one in request.profiles[0] if one.name in known]
-    if context is None or not all(context.set_input_shape(r.name, r.opt) for r in ranges):
-        return plain
-    inspector.execution_context = context
-    full = str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
-    return full if _LAYERS in full else plain
 
 
 def make_config(

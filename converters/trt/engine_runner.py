@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...core.contract import Feed, Outputs
-from ...core.errors import LOGGED, ConversionError, ErrorCode, RunnerError
+from ...core.errors import (
+    LOGGED,
+    ConversionError,
+    ErrorCode,
+    Hint,
+    ModelcError,
+    Option,
+    RunnerError,
+    first_line,
+    text_of,
+)
 from ...core.records import sha256_of
 from ...core.signature import Signature
 from ...core.torch_tools import to_array
@@ -30,6 +40,41 @@ if TYPE_CHECKING:
     import torch
 
 _PROFILED_RUNS = 10
+_NO_MEMORY = "out of memory"  # in torch's and in TensorRT's words
+
+
+@contextmanager
+def gpu_errors() -> Iterator[None]:
+    """Raise a RunnerError for what torch, CUDA or the bindings raise.
+
+    Raises:
+        RunnerError: anything but an error of modelc was raised.
+    """
+    try:
+        yield
+    except ModelcError:
+        raise
+    except Exception as error:
+        raise RunnerError(
+            f"TensorRT: {type(error).__name__}: {first_line(error)}",
+            hint=_hint_for(text_of(error)),
+            code=_code_of(text_of(error)),
+        ) from error
+
+
+def _code_of(reason: str) -> ErrorCode:
+    is_memory = _NO_MEMORY in reason.lower()
+    return ErrorCode.OUT_OF_MEMORY if is_memory else ErrorCode.RUNTIME_FAILED
+
+
+def _hint_for(reason: str) -> Hint | str:
+    """Return what helps against a failure of the GPU."""
+    if _NO_MEMORY not in reason.lower():
+        return LOGGED
+    return Hint(
+        "free memory of the GPU (nvidia-smi lists what uses it), or give smaller sizes with ",
+        Option("input"),
+    )
 
 
 class EngineRunner(RunnerBase):
@@ -63,15 +108,16 @@ class EngineRunner(RunnerBase):
         reason = reason or (self._loaded.log.reason if self._loaded else "the engine is closed")
         return RunnerError(
             f"TensorRT: {call}({value}) failed: {reason}",
-            hint=LOGGED,
-            code=ErrorCode.RUNTIME_FAILED,
+            hint=_hint_for(reason),
+            code=_code_of(reason),
         )
 
     def run(self, feed: Feed) -> Outputs:
         """Run one feed on its own stream and wait for it; outputs are copies."""
         if self._context is None or self._loaded is None:
             raise RuntimeError("the engine is closed")
-        return self._run(self._context, self._loaded.engine, feed)
+        with gpu_errors():
+            return self._run(self._context, self._loaded.engine, feed)
 
     def _run(
         self, context: tensorrt.IExecutionContext, engine: tensorrt.ICudaEngine, feed: Feed
@@ -173,12 +219,13 @@ class EngineRunner(RunnerBase):
         if self._loaded is None:
             raise RuntimeError("the engine is closed")
         engine = self._loaded.engine
-        times = make_layer_profiler(self._trt)
-        context = self._new_context(engine)  # a profiler stays in its context
-        self._run(context, engine, feed)
-        context.profiler = times
-        for _ in range(runs):
+        with gpu_errors():
+            times = make_layer_profiler(self._trt)
+            context = self._new_context(engine)  # a profiler stays in its context
             self._run(context, engine, feed)
+            context.profiler = times
+            for _ in range(runs):
+                self._run(context, engine, feed)
         return {name: total / runs for name, total in times.totals.items()}
 
     def close(self) -> None:
@@ -242,18 +289,20 @@ def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: ErrorL
 def _weights_path(path: Path, sidecar: EngineSidecar, options: EngineOptions) -> Path:
     """Return the ONNX that the engine was built from: the named file, else the one beside it."""
     onnx = Path(options.weights) if options.weights else path.with_name(sidecar.onnx.name)
-    if not onnx.is_file():
-        raise RunnerError(
-            f"{path.name} is stripped of its weights, and {onnx}, which has them, does not exist",
-            hint=f"put {sidecar.onnx.name} beside it",
-            code=ErrorCode.NOT_FOUND,
-        )
-    if sha256_of(onnx) != sidecar.onnx.sha256:
-        raise RunnerError(
-            f"{path.name} is stripped of its weights, and was not built from {onnx.name}",
-            hint="build the engine again",
-            code=ErrorCode.FILE_CHANGED,
-        )
+    files = ((onnx, sidecar.onnx), *((onnx.parent / one.name, one) for one in sidecar.external))
+    for file, record in files:
+        if not file.is_file():
+            raise RunnerError(
+                f"{path.name} is stripped of its weights, and {file}, which has them, is missing",
+                hint=f"put {record.name} beside it",
+                code=ErrorCode.NOT_FOUND,
+            )
+        if sha256_of(file) != record.sha256:
+            raise RunnerError(
+                f"{path.name} is stripped of its weights, and was not built from {file.name}",
+                hint="build the engine again",
+                code=ErrorCode.FILE_CHANGED,
+            )
     return onnx
 
 

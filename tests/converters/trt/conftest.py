@@ -266,10 +266,20 @@ def request_of(tmp_path: Path) -> Requests:
 @pytest.fixture
 def child(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """`child(engine=None)`: the function of a build's process, with a double on that stage."""
+    return _staged_function(monkeypatch, "build")
+
+
+@pytest.fixture
+def inspector(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`inspector(layers="")`: the function of an inspecting process, with a double."""
+    return _staged_function(monkeypatch, "inspect")
+
+
+def _staged_function(monkeypatch: pytest.MonkeyPatch, name: str) -> Callable[..., Any]:
     monkeypatch.syspath_prepend(Path(__file__).parent)
-    build = importlib.import_module("staged_build").build
+    function = getattr(importlib.import_module("staged_build"), name)
 
     def make(before: str = "pass", version: str = "11.4", **values: Any) -> Any:
-        return partial(build, conftest=__file__, before=before, version=version, values=values)
+        return partial(function, conftest=__file__, before=before, version=version, values=values)
 
     return make

@@ -215,6 +215,44 @@ def test_a_rejected_feed_or_failed_call_is_an_error(
         runner_on(device_of(**changes)).run(feed)
 
 
+@pytest.mark.parametrize(
+    ("error", "option"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "input"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), None),
+        (AttributeError("'NoneType' object has no attribute 'data_ptr'"), None),
+        (TypeError("pybind11::init(): factory function returned nullptr"), None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("method", ["run", "layer_times"])
+def test_whatever_is_raised_on_the_gpu_is_a_runner_error(
+    device_of: Devices, error: Exception, option: str | None, method: str
+) -> None:
+    def breaks(*_: object, **__: object) -> bool:
+        raise error
+
+    device = device_of()
+    device.double.behaviours["IExecutionContext.execute_async_v3"] = breaks
+    code = ErrorCode.RUNTIME_FAILED if option is None else ErrorCode.OUT_OF_MEMORY
+    cause = has_code(code, naming=str(error)[:30])
+    with runner_on(device) as runner, pytest.raises(RunnerError, check=cause) as caught:
+        getattr(runner, method)(FEED)
+    assert caught.value.options == (() if option is None else (option,))
+    assert caught.value.__cause__ is error
+
+
+def test_a_context_without_memory_has_the_hint_for_memory(device_of: Devices) -> None:
+    device = device_of(fails="execute")
+    with runner_on(device) as runner:
+        loaded = runner._loaded
+        assert loaded is not None
+        loaded.log.errors = ["[defaultAllocator.cpp] Out of memory while allocating 8 GiB"]
+        with pytest.raises(RunnerError, check=has_code(ErrorCode.OUT_OF_MEMORY)) as caught:
+            runner.run(FEED)
+    assert caught.value.options == ("input",)
+
+
 def test_the_hint_for_a_shape_outside_the_profiles_lists_them(device_of: Devices) -> None:
     with runner_on(device_of()) as runner, pytest.raises(RunnerError) as caught:
         runner.run({"x": np.ones((12, 3), np.float32)})
