@@ -21,6 +21,7 @@ from ...core.errors import LOGGED, ConversionError, ErrorCode, Hint, Option
 from ...core.events import Advanced
 from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
 from . import timing_cache
+from .builder_log import logged_layers
 from .engine_options import EngineOptions, HardwareLevel, Profile, ShapeRange, profile_text
 from .engine_records import BuildRequest, BuildResult
 from .lean_runtime import load_lean_runtime
@@ -113,7 +114,14 @@ def build_engine(
     with draft_file(Path(request.engine)) as draft, draft.open("wb") as stream:
         stream.write(blob)
     del parser  # the network's weights are in its memory: it must outlive the build
-    return BuildResult(tensorrt=str(trt.__version__), inputs=inputs, outputs=outputs, notes=notes)
+    return BuildResult(
+        tensorrt=str(trt.__version__),
+        # TensorRT's are asked of its inspector, which also knows the kernels
+        layers=logged_layers(log.layers) if request.library is TrtLibrary.RTX else "",
+        inputs=inputs,
+        outputs=outputs,
+        notes=notes,
+    )
 
 
 def _build_error(watch: BuildWatch, reason: str) -> Exception:

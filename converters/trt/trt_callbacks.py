@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 from ...core.contract import Advance
+from .builder_log import LAYERS_TITLE
 
 if TYPE_CHECKING:
     import tensorrt
@@ -23,9 +24,10 @@ _SIDE_ERROR = re.compile(r"timing cache|skipping tactic", re.IGNORECASE)
 
 
 class ErrorLog(Protocol):
-    """An ILogger that collects errors."""
+    """An ILogger that collects errors, and the layers that a builder logs."""
 
     errors: list[str]
+    layers: str
 
     @property
     def reason(self) -> str:
@@ -40,6 +42,7 @@ def make_error_log(trt: ModuleType) -> ErrorLog:
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
             self.errors: list[str] = []
+            self.layers = ""
             severity = trt.ILogger.Severity
             self._grave = (severity.INTERNAL_ERROR, severity.ERROR)
             self._levels = {
@@ -51,6 +54,8 @@ def make_error_log(trt: ModuleType) -> ErrorLog:
             if severity in self._grave:
                 _LOG.error("%s", msg)
                 self.errors = [*self.errors, msg][-_MAX_ERRORS:]
+            elif msg.startswith(LAYERS_TITLE):
+                self.layers = msg
             else:
                 _LOG.log(self._levels.get(severity, logging.DEBUG), "%s", msg)
 
