@@ -143,6 +143,10 @@ def show_pending(console: Console, pending: Pending) -> None:
     if pending.memory:
         size = size_text(pending.memory)
         print_line(console, f"  [dim]estimated device memory: {size}[/]")
+    if pending.references:
+        size = size_text(sum(file.size for file in pending.references))
+        text = f"references: {size}; the other host needs neither checkpoint nor model code"
+        print_line(console, f"  [dim]{text}[/]")
 
 
 def artifacts_to_show(manifest: Manifest) -> list[Artifact]:

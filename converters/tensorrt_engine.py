@@ -107,6 +107,12 @@ def preflight(job: Job, library: TrtLibrary = TrtLibrary.TENSORRT) -> Preflight:
     return run_preflight(job, library, ask_parser if builder_readiness(rtx).ready else None)
 
 
+def limit_precision(precision: Precision, settings: Mapping[str, str]) -> Precision:
+    """Return FP16 for FP32 with TF32, which has the mantissa of FP16."""
+    tf32 = precision is Precision.FP32 and parse_options(settings).tf32
+    return Precision.FP16 if tf32 else precision
+
+
 def convert(
     job: Job, host: BuildHost = THIS_HOST, library: TrtLibrary = TrtLibrary.TENSORRT
 ) -> Converted:
@@ -145,13 +151,13 @@ def convert(
         origin=dict(job.metadata),
     )
     path = write_sidecar(sidecar, engine)
+    limits = limit_precision(job.precision, job.settings)
     return Converted(
         files=((engine.name, "model"), (path.name, "config")),
         versions={str(library): built.tensorrt},
         options=_engine_facts(sidecar),
         notes=(*built.notes, *([unreadable] if described and unreadable else [])),
-        # TF32 has the mantissa of FP16
-        judged_as=Precision.FP16 if options.tf32 and job.precision is Precision.FP32 else None,
+        judged_as=None if limits is job.precision else limits,
     )
 
 

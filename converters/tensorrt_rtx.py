@@ -67,6 +67,11 @@ def preflight(job: Job) -> Preflight:
     return tensorrt_engine.preflight(job, TrtLibrary.RTX)
 
 
+def limit_precision(precision: Precision, settings: Mapping[str, str]) -> Precision:
+    """Return the precision whose limits apply, which TF32 lowers as in TensorRT."""
+    return tensorrt_engine.limit_precision(precision, settings)
+
+
 def convert(job: Job, host: BuildHost = tensorrt_engine.THIS_HOST) -> Converted:
     """Build the engine in a child process and write its sidecar.
 

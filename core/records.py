@@ -38,7 +38,7 @@ class FileRecord:
     name: str
     size: int
     sha256: str
-    role: str = "model"  # model | data | debug | weights | config | samples
+    role: str = "model"  # model | data | debug | weights | config | samples | references
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from random import Random
 from typing import Protocol, runtime_checkable
 
 from .contract import Array, Feed, Outputs, Runner, Target
+from .kinds import Precision
 from .signature import Signature
 
 
@@ -71,6 +72,15 @@ class SelfTuned(Target, Protocol):
         Raises:
             RunnerError: the runtime cannot open it.
         """
+        ...
+
+
+@runtime_checkable
+class LimitsChosen(Target, Protocol):
+    """A target whose files may compute in less than the precision that was asked for."""
+
+    def limit_precision(self, precision: Precision, settings: Mapping[str, str]) -> Precision:
+        """Return the precision whose limits a file built with these settings is held to."""
         ...
 
 

@@ -145,7 +145,7 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
         product = convert_step(changed, recipe, source)
     if source is not None:
         rmtree(source.path.parent)  # may take gigabytes, once per quantizer
-    judged = add_size_feeds(run.eager, product.converted.places, found=_extra_sizes(work, recipe))
+    judged = add_size_feeds(run.eager, product.converted.places, found=extra_sizes(work, recipe))
     request = JudgeRequest(
         candidate=step_candidate(work, product.converted, product.path, aside=product.workplace),
         eager=judged,
@@ -202,9 +202,14 @@ def _look_at_capture(
     )
 
 
-def _extra_sizes(work: StepWork, recipe: Recipe) -> tuple[Mapping[str, int], ...]:
-    """Return the sizes, beyond those of the feeds, at which the artifact is judged."""
+def extra_sizes(work: StepWork, recipe: Recipe) -> tuple[Mapping[str, int], ...]:
+    """Return the sizes, beyond those of the feeds, at which the artifact is judged.
+
+    Stored references have feeds of these sizes.
+    """
     run, parent = work.run, work.parent
+    if not run.eager.has_source:
+        return ()
     job = replace(
         make_job(replace(work, parent=replace(parent, path=None)), Path()),
         programs=run.memory.programs.get((), {}),  # a rewritten copy may lack a branch

@@ -133,6 +133,23 @@ class Judging(JudgingOptions):
         """The limits for all outputs that were asked for."""
         return Limits(**{one.name: getattr(self, one.name) for one in fields(Limits)})
 
+    @property
+    def limits_by_output(self) -> dict[str, Limits]:
+        """The limits that were asked for, by output, with those for all under `""`."""
+        found = {"": self.limits, **self.by_output}
+        return {name: limits for name, limits in found.items() if limits != Limits()}
+
+    def use_limits(self, then: Mapping[str, Limits]) -> Judging:
+        """Return it with limits that were asked for before, where none are asked for now.
+
+        An untrusted record adds none.
+        """
+        if not then or self.limits_by_output or not self.trusts_record:
+            return self
+        overall = {one.name: getattr(then.get("", Limits()), one.name) for one in fields(Limits)}
+        by_output = {name: limits for name, limits in then.items() if name}
+        return replace(self, **overall, by_output=by_output)
+
     def tolerance_for(self, precision: Precision, target: Target | None = None) -> Tolerance:
         """What is asked for, in place of what is recorded, in place of the precision's own.
 

@@ -78,24 +78,27 @@ class RunMemory:
     `programs` holds captured programs by rewrites and capture. `narrowed` holds eager references
     within smaller domains, by the domain in `--input` syntax. `places` holds sizes at which every
     artifact is judged besides those of the feeds, by the purpose for which they were found. `held`
-    lists sets of rewrites with which an artifact passed, latest first.
+    lists sets of rewrites with which an artifact passed, latest first. `references` are files with
+    eager's outputs for another host, by the domain of the feeds.
     """
 
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
     narrowed: dict[str, EagerReference] = field(default_factory=dict)
     places: dict[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
     held: list[tuple[str, ...]] = field(default_factory=list)
+    references: dict[str, FileRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """The state that every step of one run shares."""
+    """The state that every step of one run shares; `created` is the time of its manifest."""
 
     order: Order
     eager: EagerReference
     workspace: Workspace
     samples: RunSamples = field(default_factory=RunSamples)
     memory: RunMemory = field(default_factory=RunMemory)
+    created: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,6 +175,8 @@ class EngineRunner(RunnerBase):
         code = engine.get_tensor_dtype(name).name
         wanted = TRT_DTYPES.get(code, code.lower())
         found = str(tensor.dtype).removeprefix("torch.")
+        if (found, wanted) == ("float64", "float32"):  # TensorRT has no double
+            tensor, found = tensor.float(), wanted
         if found != wanted:
             raise RunnerError(
                 f"TensorRT: input {name!r} is {found}, the engine takes {wanted}",

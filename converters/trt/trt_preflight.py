@@ -81,6 +81,8 @@ def run_preflight(
         verdict = ask(job.parent)
         findings = _use_verdict(findings, verdict, read_origins(job.parent), library)
         source = source if verdict.failure else f"{PARSER} {verdict.version}"
+    unknown = {one.fault for one in findings if one.severity is TrtSeverity.ERROR} & _NO_OPERATOR
+    plugin_helps = bool(unknown) and library is TrtLibrary.TENSORRT
     log_findings(findings, _LOG)
     _LOG.info("memory, an estimate: %s", memory)
     return Preflight(
@@ -88,9 +90,14 @@ def run_preflight(
         warnings=describe_findings(findings, TrtSeverity.WARNING),
         memory=memory.total,
         source=source,
+        option="plugins" if plugin_helps else "",
     )
 
 
+_NO_OPERATOR = frozenset({
+    TrtFault.UNSUPPORTED_OPERATOR, TrtFault.UNLISTED_OPERATOR, TrtFault.MISSING_PLUGIN,
+    TrtFault.PARSER,
+})  # fmt: skip
 # What the parser knows better than the table; what both cannot know is left to the rules.
 _OF_TABLE = frozenset({
     TrtFault.OPSET, TrtFault.UNSUPPORTED_OPERATOR, TrtFault.UNLISTED_OPERATOR,
@@ -342,6 +349,14 @@ def _double_findings(model: Model) -> Iterator[TrtFinding]:
         what = "tensors of double: TensorRT computes them in float32"
         detail = f"{len(found)}, as {found[0].name}"
         yield TrtFinding(TrtFault.DOUBLE, TrtSeverity.WARNING, what, detail=detail)
+    for value in model.graph.inputs:
+        if _element_type(value) == "DOUBLE":
+            what = f"the engine takes {value.name} in float32, not in float64"
+            yield TrtFinding(TrtFault.DOUBLE, TrtSeverity.WARNING, what)
+    for value in model.graph.outputs:
+        if _element_type(value) == "DOUBLE":
+            what = f"output {value.name} is float64, which TensorRT lacks: cast it in the model"
+            yield TrtFinding(TrtFault.DOUBLE, TrtSeverity.ERROR, what)
     largest = np.finfo(np.float32).max
     for value in weights:
         tensor = constant_tensor(value) if _element_type(value) == "DOUBLE" else None

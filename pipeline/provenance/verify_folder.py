@@ -164,9 +164,10 @@ def _check_unfinished(manifest: Manifest) -> Iterator[ProvenanceCheck]:
 
 
 def _check_pending(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
-    """Check that files that are built and not judged yet are unchanged."""
-    for step in (one for one in manifest.pending if one.files):
-        wrong = next(filter(None, (describe_change(file, folder) for file in step.files)), "")
+    """Check that files that are built and not judged yet, and references, are unchanged."""
+    for step in (one for one in manifest.pending if one.files or one.references):
+        files = (*step.files, *step.references)
+        wrong = next(filter(None, (describe_change(file, folder) for file in files)), "")
         found = FAILED if wrong else HOLDS
         yield ProvenanceCheck(of=step.step, what="files", found=found, detail=wrong)
 

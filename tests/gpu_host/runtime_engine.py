@@ -30,6 +30,7 @@ FAULT = "GPU_HOST_FAULT"
 ONNX = "GPU_HOST_ONNX"  # the model of an engine that the real builder of TensorRT-RTX made
 _DTYPES = {
     onnx.TensorProto.FLOAT: ("FLOAT", np.float32),
+    onnx.TensorProto.DOUBLE: ("FLOAT", np.float32),  # as in TensorRT, which has no double
     onnx.TensorProto.FLOAT16: ("HALF", np.float16),
     onnx.TensorProto.INT32: ("INT32", np.int32),
     onnx.TensorProto.INT64: ("INT64", np.int64),
@@ -106,8 +107,11 @@ class _Engine:
             kind, shape = np.dtype(self.dtype(name)[1]), context.shapes[name]
             count = int(np.prod(shape, dtype=np.int64))
             held = ctypes.string_at(context.addresses[name], count * kind.itemsize)
-            feed[name] = np.frombuffer(held, kind).reshape(shape)
-        context.outputs = dict(zip(self.outputs, self.session.run(None, feed), strict=True))
+            array = np.frombuffer(held, kind).reshape(shape)
+            doubled = self.inputs[name].type.tensor_type.elem_type == onnx.TensorProto.DOUBLE
+            feed[name] = array.astype(np.float64) if doubled else array
+        results = zip(self.outputs, self.session.run(None, feed), strict=True)
+        context.outputs = {name: one.astype(self.dtype(name)[1]) for name, one in results}
         if os.environ.get(FAULT) == "offset":
             context.outputs = {name: one + one.dtype.type(0.5) for name, one in
                                context.outputs.items()}  # fmt: skip

@@ -147,11 +147,11 @@ def test_a_second_run_replaces_them(
     assert not (tmp_path / "out" / BUILT).exists()
 
 
-def test_the_builder_decides_and_not_the_table(order: Orders, fake: Callable[..., Fake]) -> None:
+def test_a_blocker_ends_it_before_the_build(order: Orders, fake: Callable[..., Fake]) -> None:
     blocked = replace(CLEAR, blockers=("Foo",))
-    found = run(order("engine"), targets=engine(fake, ready=BUILDS, found=blocked))
-    assert found.pending[0].files
-    assert not found.failures
+    targets = engine(fake, ready=BUILDS, found=blocked, on_convert=fail)
+    found = run(order("engine"), targets=targets)
+    assert (found.exit_code, found.pending) == (5, ())
 
 
 def test_a_failed_build_is_a_failure(order: Orders, fake: Callable[..., Fake]) -> None:

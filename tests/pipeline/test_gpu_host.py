@@ -72,6 +72,22 @@ def test_a_wrong_engine_is_rejected_and_kept(build: Build, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fault", ["memory", "context"])
+def test_an_engine_that_cannot_run_is_kept_and_judged_later(
+    build: Build, tmp_path: Path, fault: str
+) -> None:
+    code, manifest = build("out", *DIGITS, "--fp16", "-o", "out", GPU_HOST_FAULT=fault)
+    assert code == 6
+    kept = manifest["pending"][0]["files"][0]["name"]
+    engine = (tmp_path / "out" / kept).read_bytes()
+    code, manifest = build("out", "out", GPU_HOST_FAULT="build")  # a build fails now
+    assert code == 0
+    assert verdict_of(manifest, "tensorrt-fp16")["state"] == "passed"
+    assert (tmp_path / "out" / "model.fp16.engine").read_bytes() == engine
+    assert not (tmp_path / "out" / kept).exists()
+
+
+@pytest.mark.slow
 def test_a_prepared_folder_is_finished(build: Build, tmp_path: Path) -> None:
     code, manifest = build("out", *DIGITS, "--fp16", "-o", "out", gpu=False)
     assert code == 4

@@ -190,7 +190,7 @@ LARGE = {"x": np.ones((16, 3), np.float32)}  # fits the second profile only
     ("changes", "feed", "code", "value"),
     [
         ({}, {"x": np.ones((12, 3), np.float32)}, ErrorCode.INPUT_REJECTED, "x (12, 3)"),
-        ({}, {"x": FEED["x"].astype(np.float64)}, ErrorCode.INPUT_REJECTED, "float64"),
+        ({}, {"x": FEED["x"].astype(np.float16)}, ErrorCode.INPUT_REJECTED, "float16"),
         ({"dtype": "FP4"}, FEED, ErrorCode.UNSUPPORTED, "FP4"),
         ({"fails": "shape"}, FEED, ErrorCode.RUNTIME_FAILED, "set_input_shape(x"),
         ({"fails": "address x"}, FEED, ErrorCode.RUNTIME_FAILED, "set_tensor_address(x"),
@@ -284,3 +284,9 @@ def test_an_engine_that_cannot_be_loaded_is_an_error(device_of: Devices, tmp_pat
     with pytest.raises(RunnerError, check=failed) as caught:
         loading(device_of(fails="deserialize"), tmp_path / "m.engine")
     assert "m.engine.json" in caught.value.hint
+
+
+def test_doubles_are_fed_as_float32(device_of: Devices) -> None:
+    with runner_on(device_of()) as runner:
+        outputs = runner.run({"x": FEED["x"].astype(np.float64)})
+    np.testing.assert_array_equal(outputs["y"], 2 * FEED["x"])
