@@ -63,16 +63,15 @@ def test_a_message_without_layers_is_empty() -> None:
     assert logged_layers("Layers:\n\nI/O Tensors:\n") == ""
 
 
-def product(quantized: bool) -> onnx.ModelProto:
-    """A product of 64 by 64 weights, with or without Q/DQ on both operands."""
-    operands = ["x", "w"]
+def product(quantized: str) -> onnx.ModelProto:
+    """A product of x and w, 64 by 64, with Q/DQ on those that are named."""
     nodes = []
-    for name in operands if quantized else ():
+    for name in quantized:
         nodes += [
             helper.make_node("QuantizeLinear", [name, "scale", "zero"], [f"{name}q"]),
             helper.make_node("DequantizeLinear", [f"{name}q", "scale", "zero"], [f"{name}d"]),
         ]
-    operands = ["xd", "wd"] if quantized else operands
+    operands = [f"{name}d" if name in quantized else name for name in "xw"]
     nodes.append(helper.make_node("MatMul", operands, ["y"], name="product"))
     weights = [
         helper.make_tensor("w", TensorProto.FLOAT, [64, 64], [0.01] * 4096),
@@ -86,8 +85,8 @@ def product(quantized: bool) -> onnx.ModelProto:
 
 @pytest.mark.rtx
 @pytest.mark.slow
-@pytest.mark.parametrize(("quantized", "dtype"), [(True, "int8"), (False, "fp32")])
-def test_the_builder_logs_the_operands(tmp_path: Path, quantized: bool, dtype: str) -> None:
+@pytest.mark.parametrize(("quantized", "dtype"), [("xw", "int8"), ("w", "fp32"), ("", "fp32")])
+def test_the_builder_logs_the_operands(tmp_path: Path, quantized: str, dtype: str) -> None:
     pytest.importorskip("tensorrt_rtx")
     onnx.save(product(quantized), tmp_path / "model.onnx")
     x = ShapeRange(name="x", low=(32, 64), opt=(32, 64), high=(32, 64))
