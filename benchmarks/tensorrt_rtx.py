@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import re
 import shutil
 import subprocess
@@ -19,12 +21,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modelc.benchmarks.coverage_feeds import signature_of
 from modelc.benchmarks.coverage_run import save
+from modelc.converters.installed_packages import package_versions
 from modelc.sample_models import digits, encoder, gate, lstm, nested, resnet
 from modelc.tests.nets.cases import FACTORY, Case, build, cases
 
@@ -240,7 +244,7 @@ def make_table(results: Sequence[EngineResult]) -> str:
     """Return the page: counts by precision, a row for each architecture, and what was stopped."""
     counts = Counter((one.precision, one.shapes) for one in results if one.state == BUILT)
     total = Counter((one.precision, one.shapes) for one in results)
-    lines = ["| precision | dynamic | static |", "| --- | --- | --- |"]
+    lines = [_describe_run(), "", "| precision | dynamic | static |", "| --- | --- | --- |"]
     for precision in PRECISIONS:
         cells = [f"{counts[precision, one]} of {total[precision, one]}" for one in SHAPES]
         lines.append(f"| {precision} | {' | '.join(cells)} |")
@@ -255,6 +259,13 @@ def make_table(results: Sequence[EngineResult]) -> str:
         for one in results if one.state != BUILT
     })  # fmt: skip
     return "\n".join([*lines, "", *stopped]) + "\n"
+
+
+def _describe_run() -> str:
+    """Return the date, the versions and the machine of the table in one line."""
+    packages = ("tensorrt-rtx-cu13", "torch", "transformers", "onnxruntime-gpu", "nvidia-modelopt")
+    versions = ", ".join(f"{name} {one}" for name, one in package_versions(*packages).items())
+    return f"{date.today()}, {versions}, {platform.machine()} with {os.cpu_count()} cores, no GPU."
 
 
 def _cell(one: EngineResult | None) -> str:

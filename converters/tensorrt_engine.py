@@ -20,7 +20,6 @@ from ..core.records import Coverage, record_of
 from ..core.signature import Signature
 from .trt import build_launcher, timing_cache, trt_installation
 from .trt.build_launcher import BuildHost, build_with_python, build_with_trtexec
-from .trt.builder_log import BUILDER_LOG_SOURCE
 from .trt.engine_inspection import inspect_with_python
 from .trt.engine_layers import EngineLayer, parse_layers, read_operators
 from .trt.engine_layers import engine_coverage as coverage_of
@@ -42,6 +41,7 @@ from .trt.engine_records import (
     read_sidecar,
     write_sidecar,
 )
+from .trt.trt_callbacks import BUILDER_LOG_SOURCE
 from .trt.trt_installation import TrtLibrary, builder_readiness, query_driver
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from ..core.records import Coverage
 from ..core.signature import Signature
 from . import tensorrt_engine
 from .trt.build_launcher import BuildHost
-from .trt.builder_log import BUILDER_LOG_SOURCE
 from .trt.engine_layers import engine_coverage
 from .trt.engine_records import read_sidecar
+from .trt.trt_callbacks import BUILDER_LOG_SOURCE
 from .trt.trt_installation import (
     TrtLibrary,
     builder_readiness,

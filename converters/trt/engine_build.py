@@ -21,7 +21,6 @@ from ...core.errors import LOGGED, ConversionError, ErrorCode, Hint, Option
 from ...core.events import Advanced
 from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
 from . import timing_cache
-from .builder_log import logged_layers
 from .engine_options import EngineOptions, HardwareLevel, Profile, ShapeRange, profile_text
 from .engine_records import BuildRequest, BuildResult
 from .lean_runtime import load_lean_runtime
@@ -117,7 +116,7 @@ def build_engine(
     return BuildResult(
         tensorrt=str(trt.__version__),
         # TensorRT's are asked of its inspector, which also knows the kernels
-        layers=logged_layers(log.layers) if request.library is TrtLibrary.RTX else "",
+        layers=log.layers if request.library is TrtLibrary.RTX else "",
         inputs=inputs,
         outputs=outputs,
         notes=notes,

@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from modelc.converters.trt.build_launcher import build_with_python
-from modelc.converters.trt.builder_log import logged_layers
 from modelc.converters.trt.engine_layers import engine_coverage, read_layers
 from modelc.converters.trt.engine_options import EngineOptions, ShapeRange
 from modelc.converters.trt.engine_records import BuildRequest
+from modelc.converters.trt.trt_callbacks import logged_layers
 from modelc.converters.trt.trt_installation import TrtLibrary
 from modelc.core.records import UNKNOWN_DTYPE
 
