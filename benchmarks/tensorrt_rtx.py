@@ -210,12 +210,13 @@ def _read_states(
     failures = {one["step"]: one["message"] for one in manifest.get("failures", [])}
     for precision in precisions:
         name = TARGET if precision == "fp32" else f"{TARGET}-{precision}"
-        state, reason, size = "failed", said.strip()[-300:], 0
+        stopped = manifest.get("error", {}).get("message")  # of an export without a manifest
+        state, reason, size = "failed", stopped or said.strip()[-300:], 0
         if files := steps.get(name, {}).get("files"):
             state, reason, size = BUILT, "", files[0]["size"]
         elif name in steps:
             state, reason = "pending", steps[name]["reason"]
-        elif manifest:
+        elif "verdicts" in manifest:
             state, reason = _find_stop(manifest, failures, name, precision)
         yield EngineResult(
             case=case, shapes=shapes, precision=precision, state=state, reason=reason,
