@@ -5,19 +5,21 @@ builder_log.txt is what TensorRT-RTX 1.7.1 logged for the INT8 engine of sample_
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from modelc.converters import tensorrt_rtx
 from modelc.converters.trt.build_launcher import build_with_python
 from modelc.converters.trt.engine_layers import engine_coverage, read_layers
 from modelc.converters.trt.engine_options import EngineOptions, ShapeRange
-from modelc.converters.trt.engine_records import BuildRequest
-from modelc.converters.trt.trt_callbacks import logged_layers
+from modelc.converters.trt.engine_records import BuildRequest, EngineSidecar, write_sidecar
+from modelc.converters.trt.trt_callbacks import BUILDER_LOG_SOURCE, logged_layers
 from modelc.converters.trt.trt_installation import TrtLibrary
-from modelc.core.records import UNKNOWN_DTYPE
+from modelc.core.records import UNKNOWN_DTYPE, record_of
 
 MESSAGE = Path(__file__).with_name("builder_log.txt").read_text(encoding="utf-8")
 
@@ -61,6 +63,24 @@ def test_a_line_of_another_form_is_a_layer_of_an_unknown_dtype() -> None:
 def test_a_message_without_layers_is_empty() -> None:
     assert logged_layers("") == ""
     assert logged_layers("Layers:\n\nI/O Tensors:\n") == ""
+
+
+def test_the_coverage_of_an_engine_says_that_it_is_of_operands(tmp_path: Path) -> None:
+    engine = tmp_path / "model.int8.rtx.engine"
+    engine.write_bytes(b"vtrt")
+    (tmp_path / "model.onnx").write_bytes(b"")
+    sidecar = EngineSidecar(
+        engine=record_of(engine), onnx=record_of(tmp_path / "model.onnx"), gpu="RTX GPUs",
+        capability="8.9", memory=0, cuda="", tensorrt="1.7.1", builder="python", inputs=(),
+        outputs=(), profiles=(), layers=read_layers(logged_layers(MESSAGE)).layers,
+        library=TrtLibrary.RTX,
+    )  # fmt: skip
+    write_sidecar(sidecar, engine)
+    found = tensorrt_rtx.coverage(engine, {}, "cpu")
+    assert found is not None
+    assert (found.layers, found.source) == ({"int8": 3, "fp32": 2}, BUILDER_LOG_SOURCE)
+    write_sidecar(replace(sidecar, layers=()), engine)
+    assert tensorrt_rtx.coverage(engine, {}, "cpu") is None
 
 
 def product(quantized: str) -> onnx.ModelProto:
