@@ -1,30 +1,39 @@
 """Which architectures TensorRT-RTX builds: python -m modelc.benchmarks.tensorrt_rtx --out DIR.
 
-Each case of tests/nets is exported as its user would, with `--to tensorrt-rtx` in four precisions,
-once with its dynamic dims and once with all of them fixed. No GPU is needed, and nothing is run on
-one: an engine that is built stays pending. DIR/results.jsonl holds the results, and a run goes on
-where the last one stopped; --write writes the table. Exits 1 where modelc ends with a bug.
+The sample models and cases of tests/nets are exported as their user would, with
+`--to tensorrt-rtx` in four precisions, once with dynamic dims and once with all of them fixed. No
+GPU is needed, and nothing is run on one: an engine that is built stays pending. DIR/results.jsonl
+holds the results, and a run goes on where the last one stopped; --write writes the table. Exits 1
+where modelc ends with a bug.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modelc.benchmarks.coverage_feeds import signature_of
 from modelc.benchmarks.coverage_run import save
+from modelc.converters.installed_packages import package_versions
+from modelc.sample_models import digits, encoder, gate, lstm, nested, resnet
 from modelc.tests.nets.cases import FACTORY, Case, build, cases
+
+if TYPE_CHECKING:
+    from torch import nn
 
 TARGET = "tensorrt-rtx"
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
@@ -40,13 +49,43 @@ CHOSEN = (
     "yolo-head", "ssd", "segformer", "dpt", "clip", "siglip", "wav2vec2", "whisper", "patchtst",
     "lstm-tagger", "gru-bidirectional", "tcn", "mlp-mixer", "dlrm", "vae-decoder",
 )  # fmt: skip
+_SHIPPED = Path(digits.__file__).with_name("digits.safetensors")
+_IDS = ("ids:int64[batch=1..4,seq=2..32]{0..999}", "mask:int64[batch=1..4,seq=2..32]{0..1}")
+_SAMPLE = "sample"  # their family
+
+
+def _sample(
+    factory: str, make: Callable[[], nn.Module], inputs: Sequence[str], *arguments: str
+) -> Case:
+    """A sample model as a case: `options` name its own factory."""
+    given = [part for argument in arguments for part in ("--model-arg", argument)]
+    return Case(
+        name=f"sample-{factory.partition(':')[0]}",
+        family=_SAMPLE,
+        build=make,
+        inputs=tuple(inputs),
+        options=("--model", f"modelc.sample_models.{factory}", *given),
+    )
+
+
+# Small sizes: the engines of larger ones differ in nothing that is looked at here.
+SAMPLES = (
+    _sample("digits:build", digits.build, digits.SIGNATURE),
+    _sample("gate:gate", gate.gate, gate.SIGNATURE),
+    _sample("lstm:tagger", lstm.tagger, lstm.SIGNATURE),
+    _sample("nested:detector", nested.detector, nested.SIGNATURE),
+    _sample("resnet:resnet50", resnet.resnet50, ("image:float32[batch=1..2,3,64,64]",)),
+    _sample("encoder:bert", lambda: encoder.bert(2, 64, heads=4, vocab=1000), _IDS,
+            "layers=2", "hidden=64", "heads=4", "vocab=1000"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineResult:
     """What came of one engine: `built`, or the state of the step that stopped it, with the reason.
 
-    `seconds` are those of the build, `size` is in bytes.
+    `seconds` are those of the build, `size` is in bytes; `layers` counts the engine's compute
+    layers by the dtype of their operands.
     """
 
     case: str
@@ -57,6 +96,7 @@ class EngineResult:
     seconds: float = 0.0
     size: int = 0
     exit_code: int = 0
+    layers: dict[str, int] = field(default_factory=dict)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,10 +111,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     log = args.out / "results.jsonl"
     known = {(one.case, one.shapes) for one in read_results(log)}
-    patterns = args.only.split(",") if args.only else CHOSEN
+    patterns = args.only.split(",") if args.only else (*CHOSEN, "sample-*")
     work = [
         (case, shapes)
-        for case in cases()
+        for case in (*SAMPLES, *cases())
         if any(fnmatch(case.name, pattern) for pattern in patterns)
         for shapes in SHAPES
         if (case.name, shapes) not in known
@@ -108,8 +148,7 @@ def build_engines(
     """Export one case in a process of its own, and remove its files."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    checkpoint = save(build(case.name), folder)
-    command = _export_command(case, shapes, checkpoint, precisions)
+    command = _export_command(case, shapes, _save_checkpoint(case, folder), precisions)
     try:
         ran = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, check=False, timeout=timeout
@@ -118,8 +157,23 @@ def build_engines(
     except subprocess.TimeoutExpired:
         code, said, printed = -1, f"no result after {timeout:g} s", ""
     results = list(_read_states(case.name, shapes, precisions, (code, said, printed)))
+    results = [replace(one, layers=_count_layers(folder, one.precision)) for one in results]
     shutil.rmtree(folder)
     return results
+
+
+def _save_checkpoint(case: Case, folder: Path) -> Path:
+    if case.name == "sample-digits":
+        return _SHIPPED
+    return save(case.build() if case.family == _SAMPLE else build(case.name), folder)
+
+
+def _count_layers(folder: Path, precision: str) -> dict[str, int]:
+    """Count the compute layers in an engine's sidecar by dtype; empty where none is built."""
+    stem = "model" if precision == "fp32" else f"model.{precision}"
+    sidecar = folder / "out" / "pending" / f"{stem}.rtx.engine.json"
+    layers = json.loads(sidecar.read_text())["layers"] if sidecar.is_file() else []
+    return dict(Counter(one["dtype"] for one in layers if one["computes"]))
 
 
 def _export_command(
@@ -132,10 +186,12 @@ def _export_command(
         if dim.dynamic and dim.name and dim.name.isidentifier()
     })  # fmt: skip
     static = [part for name in fixed for part in ("--static", name)] if shapes == "static" else []
-    int8 = ["--calib", "random", "--calib-samples", "16"] if "int8" in precisions else []
+    samples = str(_SHIPPED.with_name("digits_calib")) if checkpoint == _SHIPPED else "random"
+    int8 = ["--calib", samples, "--calib-samples", "16"] if "int8" in precisions else []
+    factory = ["--model", FACTORY, "--model-arg", f"name={case.name}"]
     return [
-        sys.executable, "-m", "modelc", "export", str(checkpoint), "--model", FACTORY,
-        "--model-arg", f"name={case.name}", *asked, *case.options, *targets, *static, *int8,
+        sys.executable, "-m", "modelc", "export", str(checkpoint), *asked, *case.options,
+        *([] if case.family == _SAMPLE else factory), *targets, *static, *int8,
         "--sensitivity", "0", "--no-cache", "-o", "out", "--json",
     ]  # fmt: skip
 
@@ -154,12 +210,13 @@ def _read_states(
     failures = {one["step"]: one["message"] for one in manifest.get("failures", [])}
     for precision in precisions:
         name = TARGET if precision == "fp32" else f"{TARGET}-{precision}"
-        state, reason, size = "failed", said.strip()[-300:], 0
+        stopped = manifest.get("error", {}).get("message")  # of an export without a manifest
+        state, reason, size = "failed", stopped or said.strip()[-300:], 0
         if files := steps.get(name, {}).get("files"):
             state, reason, size = BUILT, "", files[0]["size"]
         elif name in steps:
             state, reason = "pending", steps[name]["reason"]
-        elif manifest:
+        elif "verdicts" in manifest:
             state, reason = _find_stop(manifest, failures, name, precision)
         yield EngineResult(
             case=case, shapes=shapes, precision=precision, state=state, reason=reason,
@@ -188,7 +245,7 @@ def make_table(results: Sequence[EngineResult]) -> str:
     """Return the page: counts by precision, a row for each architecture, and what was stopped."""
     counts = Counter((one.precision, one.shapes) for one in results if one.state == BUILT)
     total = Counter((one.precision, one.shapes) for one in results)
-    lines = ["| precision | dynamic | static |", "| --- | --- | --- |"]
+    lines = [_describe_run(), "", "| precision | dynamic | static |", "| --- | --- | --- |"]
     for precision in PRECISIONS:
         cells = [f"{counts[precision, one]} of {total[precision, one]}" for one in SHAPES]
         lines.append(f"| {precision} | {' | '.join(cells)} |")
@@ -205,12 +262,20 @@ def make_table(results: Sequence[EngineResult]) -> str:
     return "\n".join([*lines, "", *stopped]) + "\n"
 
 
+def _describe_run() -> str:
+    """Return the date, the versions and the machine of the table in one line."""
+    packages = ("tensorrt-rtx-cu13", "torch", "transformers", "onnxruntime-gpu", "nvidia-modelopt")
+    versions = ", ".join(f"{name} {one}" for name, one in package_versions(*packages).items())
+    return f"{date.today()}, {versions}, {platform.machine()} with {os.cpu_count()} cores, no GPU."
+
+
 def _cell(one: EngineResult | None) -> str:
     if one is None:
         return ""
     if one.state != BUILT:
         return one.state.rpartition(" ")[2]
-    return f"{one.seconds:.1f} s, {one.size / 1e6:.1f} MB"
+    layers = ", ".join(f"{count} {dtype}" for dtype, count in sorted(one.layers.items()))
+    return f"{one.seconds:.1f} s, {one.size / 1e6:.1f} MB" + (f", {layers}" if layers else "")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ from .trt.engine_records import (
     read_sidecar,
     write_sidecar,
 )
+from .trt.trt_callbacks import BUILDER_LOG_SOURCE
 from .trt.trt_installation import TrtLibrary, builder_readiness, query_driver
 
 if TYPE_CHECKING:
@@ -281,6 +282,8 @@ def _engine_facts(sidecar: EngineSidecar) -> dict[str, str]:
         "builder": sidecar.builder,
         "profiles": "; ".join(sidecar.profiles),
         **({"plugins": ", ".join(sidecar.plugins)} if sidecar.plugins else {}),
+        # TensorRT's are in the coverage of its artifact, which a pending step does not have
+        **(_layer_facts(sidecar) if sidecar.library is TrtLibrary.RTX else {}),
         **sidecar.options,
     }
 
@@ -335,7 +338,7 @@ def inspect(path: Path) -> Inspection:
         str(sidecar.library): sidecar.tensorrt,
         **({"cuda driver": sidecar.cuda} if sidecar.cuda else {}),
         "built with": sidecar.builder,
-        **(_layer_facts(sidecar.layers) if sidecar.layers else {}),
+        **_layer_facts(sidecar),
         **{f"profile {i}": profile for i, profile in enumerate(sidecar.profiles)},
         **({"plugins": ", ".join(sidecar.plugins)} if sidecar.plugins else {}),
         **({"weights": f"none: they come from {sidecar.onnx.name}"} if sidecar.stripped else {}),
@@ -352,10 +355,14 @@ def inspect(path: Path) -> Inspection:
     )
 
 
-def _layer_facts(layers: tuple[EngineLayer, ...]) -> dict[str, str]:
-    dtypes = Counter(layer.dtype for layer in layers if layer.computes)
+def _layer_facts(sidecar: EngineSidecar) -> dict[str, str]:
+    """Return the number of layers, and those that compute by dtype, with what it is known from."""
+    if not sidecar.layers:
+        return {}
+    dtypes = Counter(layer.dtype for layer in sidecar.layers if layer.computes)
     known = ", ".join(f"{count} {dtype}" for dtype, count in dtypes.items())
-    return {"layers": str(len(layers)), "compute layers": known or "unknown"}
+    source = f" ({BUILDER_LOG_SOURCE})" if sidecar.library is TrtLibrary.RTX else ""
+    return {"layers": str(len(sidecar.layers)), "compute layers": (known or "unknown") + source}
 
 
 def read_metadata(path: Path) -> Mapping[str, str]:

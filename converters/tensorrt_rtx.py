@@ -1,7 +1,8 @@
 """Engines of TensorRT-RTX: built on this host without a GPU, for RTX GPUs of several generations.
 
-The builder is TensorRT's with strongly typed networks. Kernels are compiled when an engine is
-loaded, so an engine cannot be inspected here, and a host with a GPU must judge it.
+The builder is TensorRT's with strongly typed networks. It logs the layers of the engine with the
+types of their operands. Kernels are compiled when an engine is loaded, so a host with a GPU must
+judge it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from ..core.records import Coverage
 from ..core.signature import Signature
 from . import tensorrt_engine
 from .trt.build_launcher import BuildHost
+from .trt.engine_layers import engine_coverage
+from .trt.engine_records import read_sidecar
+from .trt.trt_callbacks import BUILDER_LOG_SOURCE
 from .trt.trt_installation import (
     TrtLibrary,
     builder_readiness,
@@ -97,5 +101,11 @@ def read_metadata(path: Path) -> Mapping[str, str]:
 
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage | None:  # noqa: ARG001 - contract
-    """Return None: the compute dtypes are settled where the engine is loaded."""
-    return None
+    """Return the dtypes of the layers' operands, which the builder logged; None if it did not.
+
+    The kernels are chosen when the engine is loaded: an FP32 product may then compute in TF32.
+    """
+    sidecar = read_sidecar(path)
+    if not any(layer.computes for layer in sidecar.layers):
+        return None
+    return replace(engine_coverage(sidecar.layers), source=BUILDER_LOG_SOURCE)

@@ -9,7 +9,13 @@ from ...core.contract import Array, Quantized, QuantizeJob, Readiness
 from ..installed_packages import package_versions
 from ..onnx_topology import PRODUCTS, GraphWiring
 from .qdq_finishing import QuantizedBy, finish_model
-from .qdq_placement import QdqPlacement, place_for_cpu, place_for_tensorrt, tidy_qdq
+from .qdq_placement import (
+    QdqPlacement,
+    explain_empty,
+    place_for_cpu,
+    place_for_tensorrt,
+    tidy_qdq,
+)
 from .quantization_checks import NothingQuantizedError, find_lost_tensors, observe_activations
 from .quantizer_workspace import (
     CalibrationSamples,
@@ -103,8 +109,7 @@ class _QuantizationPlan:
             kinds = _INTEGER_KERNELS.get(self._job.consumer, PRODUCTS)
             found = place_for_cpu(self._graph, self._wiring, keep, kinds)
         if not found.nodes:
-            message = "the model has no convolution or matrix product to quantize"
-            raise NothingQuantizedError(message)
+            raise NothingQuantizedError(explain_empty(self._graph, keep))
         return found
 
     def tensors(self) -> frozenset[str]:

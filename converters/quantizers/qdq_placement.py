@@ -77,6 +77,22 @@ def place_for_tensorrt(
     return QdqPlacement(nodes=frozenset(chosen | sums), chained=chained, sums=frozenset(sums))
 
 
+def explain_empty(graph: onnx.GraphProto, keep: Collection[str]) -> str:
+    """Return why a placement has no nodes."""
+    products = {node.name for node in graph.node if node.op_type in PRODUCTS}
+    if products and products <= set(keep):
+        return "all convolutions and matrix products of the model are kept in floating point"
+    if products:
+        return (
+            "the matrix products of the model are too small for int8: "
+            f"fewer than {_SMALLEST} rows or columns"
+        )
+    bodies = (one.g for node in graph.node for one in node.attribute if one.HasField("g"))
+    if any(node.op_type in PRODUCTS for body in bodies for node in body.node):
+        return "the convolutions and matrix products of the model are in branches or loops"
+    return "the model has no convolution or matrix product to quantize"
+
+
 def _chain_tensors(
     nodes: Iterable[onnx.NodeProto], wiring: GraphWiring, chosen: set[str], keep: Collection[str]
 ) -> frozenset[str]:

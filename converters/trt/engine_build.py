@@ -113,7 +113,14 @@ def build_engine(
     with draft_file(Path(request.engine)) as draft, draft.open("wb") as stream:
         stream.write(blob)
     del parser  # the network's weights are in its memory: it must outlive the build
-    return BuildResult(tensorrt=str(trt.__version__), inputs=inputs, outputs=outputs, notes=notes)
+    return BuildResult(
+        tensorrt=str(trt.__version__),
+        # TensorRT's are asked of its inspector, which also knows the kernels
+        layers=log.layers if request.library is TrtLibrary.RTX else "",
+        inputs=inputs,
+        outputs=outputs,
+        notes=notes,
+    )
 
 
 def _build_error(watch: BuildWatch, reason: str) -> Exception:

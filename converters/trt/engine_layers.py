@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias
@@ -64,7 +64,7 @@ def read_layers(text: str, operators: Operators = NO_OPERATORS) -> EngineLayers:
     try:
         document = json.loads(text)
         rows = document["Layers"]
-        layers = tuple(_parse_layer(row, operators) for row in rows)
+        layers = _without_epilogues([_parse_layer(row, operators) for row in rows], operators)
     except (ValueError, KeyError, TypeError) as error:
         raise ConversionError(
             f"modelc cannot read the output of TensorRT's engine inspector: {error!r}",
@@ -136,10 +136,7 @@ def _parse_layer(row: object, operators: Operators) -> EngineLayer:
     name, kind = str(row.get("Name", "")), str(row.get("LayerType", ""))
     tactic = str(row.get("TacticName", ""))
     nodes = tuple(_NODES.findall(str(row.get("Metadata", ""))))
-    multiplies = any(
-        operators[node] in _PRODUCTS if node in operators else _names_product(node)
-        for node in nodes
-    )
+    multiplies = any(_is_product(node, operators) for node in nodes)
     if kind == _REGION or _is_region(name):
         dtype, computes = _kernel_type(tactic), multiplies or not nodes
     else:
@@ -147,6 +144,38 @@ def _parse_layer(row: object, operators: Operators) -> EngineLayer:
     return EngineLayer(
         name=name, kind=kind, dtype=dtype, computes=computes, tactic=tactic, nodes=nodes
     )
+
+
+def _is_product(node: str, operators: Operators) -> bool:
+    return operators[node] in _PRODUCTS if node in operators else _names_product(node)
+
+
+def _without_epilogues(
+    layers: Sequence[EngineLayer], operators: Operators
+) -> tuple[EngineLayer, ...]:
+    """Return the layers, with those that only scale what another layer multiplied not computing.
+
+    A kernel that Myelin made also names the ONNX node of the product before it.
+    """
+    others = {node for one in layers if one.computes and not _is_made(one) for node in one.nodes}
+    return tuple(
+        replace(one, computes=False)
+        if one.computes
+        and _is_made(one)
+        and others.issuperset(node for node in one.nodes if _is_product(node, operators))
+        else one
+        for one in layers
+    )
+
+
+def _is_made(layer: EngineLayer) -> bool:
+    """Return whether Myelin made the kernel, and its name has no product."""
+    made = _MYELIN.match(layer.tactic) or _MYELIN.match(layer.name)
+    return made is not None and _MYELIN_PRODUCTS.isdisjoint(_myelin_operators(made))
+
+
+def _myelin_operators(made: re.Match[str]) -> list[str]:
+    return re.findall(r"[A-Z][a-z0-9]*", made.group(1))
 
 
 _PRODUCTS = frozenset({
@@ -190,7 +219,7 @@ def _is_compute_layer(row: Json, multiplies: bool) -> bool:
         return False
     made = _MYELIN.match(tactic) or _MYELIN.match(str(row.get("Name", "")))
     if made is not None and not _kernel_name(tactic):
-        operators = re.findall(r"[A-Z][a-z0-9]*", made.group(1))
+        operators = _myelin_operators(made)
         only_moves = all(one.startswith(_MYELIN_MOVES) for one in operators)
         return not _MYELIN_PRODUCTS.isdisjoint(operators) or (multiplies and not only_moves)
     fields = (kind, tactic, str(row.get("ParameterType", "")), str(row.get("PluginType", "")))

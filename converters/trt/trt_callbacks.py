@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -23,9 +24,10 @@ _SIDE_ERROR = re.compile(r"timing cache|skipping tactic", re.IGNORECASE)
 
 
 class ErrorLog(Protocol):
-    """An ILogger that collects errors."""
+    """An ILogger that collects errors, and the layers that a builder logs."""
 
     errors: list[str]
+    layers: str
 
     @property
     def reason(self) -> str:
@@ -40,6 +42,7 @@ def make_error_log(trt: ModuleType) -> ErrorLog:
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
             self.errors: list[str] = []
+            self.layers = ""
             severity = trt.ILogger.Severity
             self._grave = (severity.INTERNAL_ERROR, severity.ERROR)
             self._levels = {
@@ -51,6 +54,8 @@ def make_error_log(trt: ModuleType) -> ErrorLog:
             if severity in self._grave:
                 _LOG.error("%s", msg)
                 self.errors = [*self.errors, msg][-_MAX_ERRORS:]
+            elif msg.startswith("Layers:"):
+                self.layers = logged_layers(msg)
             else:
                 _LOG.log(self._levels.get(severity, logging.DEBUG), "%s", msg)
 
@@ -62,6 +67,56 @@ def make_error_log(trt: ModuleType) -> ErrorLog:
 
     log: ErrorLog = _ErrorLog()
     return log
+
+
+# The builder of TensorRT-RTX logs each layer of an engine in one line, with no GPU. Operands are
+# final; the kernel is chosen when the engine is loaded, so a line has a placeholder for it.
+BUILDER_LOG_SOURCE = "operands in the builder's log; kernels are chosen when the engine is loaded"
+_PLACEHOLDER = "__myelin_CASK_STUB"
+_LAYER = re.compile(
+    r"Name: (?P<name>.*), LayerType: (?P<kind>\w*), Inputs: \[(?P<inputs>.*)\], "
+    r"Constants: \[(?P<constants>.*)\], Outputs: \[(?P<outputs>.*)\], "
+    r"TacticName: (?P<tactic>.*), StreamId: \d+, Metadata: (?P<metadata>.*)"
+)
+_TENSOR = re.compile(
+    r"\{ Name: (?P<name>.*?), Dimensions: \[(?P<dims>[-\d,]*)\].*?, Datatype: (?P<type>\w+)"
+)
+
+
+def logged_layers(message: str) -> str:
+    """Return the layers in the form of the engine inspector's JSON; empty if there are none.
+
+    A line of another form is kept as a bare name, as of a layer without details.
+    """
+    rows = [_parse_line(line) for line in message.splitlines() if line.startswith("Name: ")]
+    return json.dumps({"Layers": rows}) if rows else ""
+
+
+def _parse_line(line: str) -> str | dict[str, object]:
+    found = _LAYER.fullmatch(line)
+    if found is None:
+        return line.removeprefix("Name: ").partition(",")[0]
+    tactic = found["tactic"]
+    return {
+        "Name": found["name"],
+        "LayerType": found["kind"],
+        "Inputs": _parse_tensors(found["inputs"]),
+        "Constants": _parse_tensors(found["constants"]),
+        "Outputs": _parse_tensors(found["outputs"]),
+        "TacticName": "" if tactic == _PLACEHOLDER else tactic,
+        "Metadata": found["metadata"],
+    }
+
+
+def _parse_tensors(text: str) -> list[dict[str, object]]:
+    return [
+        {
+            "Name": one["name"],
+            "Dimensions": [int(size) for size in one["dims"].split(",") if size],
+            "Datatype": one["type"],
+        }
+        for one in _TENSOR.finditer(text)
+    ]
 
 
 PROGRESS_TOTAL = 1000  # units of progress

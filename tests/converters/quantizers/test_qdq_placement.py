@@ -11,7 +11,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from modelc.converters.onnx_topology import PRODUCTS, GraphWiring
-from modelc.converters.quantizers.qdq_placement import place_for_cpu, place_for_tensorrt
+from modelc.converters.quantizers.qdq_placement import (
+    explain_empty,
+    place_for_cpu,
+    place_for_tensorrt,
+)
 from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.core.contract import Feed, QuantizeJob
 from modelc.core.grammar import parse_input
@@ -99,6 +103,15 @@ def test_fusion_takes_products_and_sums() -> None:
 
 def test_a_product_of_few_rows_is_left_out_of_fusion() -> None:
     assert "head" not in fusion(block(), 4).nodes
+
+
+def test_an_empty_placement_has_a_reason_of_its_own() -> None:
+    product = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    branch = helper.make_graph([product], "branch", [], [])
+    choice = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    graphs = [helper.make_graph(nodes, "g", [], []) for nodes in ([], [choice], [product])]
+    reasons = {*(explain_empty(one, ()) for one in graphs), explain_empty(graphs[2], ["product"])}
+    assert len(reasons) == 4
 
 
 @pytest.fixture
