@@ -93,6 +93,9 @@ DATA_INPUTS: Mapping[str, tuple[int, ...]] = {
 BODIES = frozenset({"If", "Loop", "Scan"})
 # Operators whose output sizes depend on data.
 DATA_DEPENDENT = frozenset({"NonMaxSuppression", "NonZero"})
+# Operators that TensorRT implements by plugins of its own, which TensorRT-RTX leaves out: what its
+# parser says of them holds for TensorRT-RTX alone. Measured with 1.7.1.
+PLUGIN_OPERATORS = frozenset({"DeformConv", "NonMaxSuppression", "NonZero", "RoiAlign"})
 # Domains of NVIDIA's own operators, which the parser knows: TRT_FP8QuantizeLinear and the like.
 OWN_DOMAINS = frozenset({"trt"})
 STANDARD_PLUGIN = "_TRT"  # suffix of the plugins that TensorRT ships, such as EfficientNMS_TRT
@@ -189,6 +192,12 @@ def _has_different_ranks(node: Node) -> bool:
     return any(a is not None and b is not None and len(a) != len(b) for a, b in ranks)
 
 
+def _reads_missing_condition(node: Node) -> bool:
+    """Return whether the body of a Loop reads a condition that the Loop is not given."""
+    condition = node.attributes["body"].as_graph().inputs[1]
+    return not _has_input(node, 1) and (bool(condition.uses()) or condition.is_graph_output())
+
+
 def _is_growing(node: Node) -> bool:
     """Return whether a Loop collects outputs over a data-dependent number of iterations."""
     body = node.attributes["body"].as_graph()
@@ -252,7 +261,10 @@ _RESTRICTIONS: Mapping[str, tuple[Restriction, ...]] = {
         _rule(_integer("layout", default=0, allowed=(0,)), "its layout is batch first"),
     ),
     "LayerNormalization": (_rule(_is_output_present(1, 2), "its mean or deviation is read"),),
-    "Loop": (_doubt(_is_growing, "it collects over a data-dependent number of iterations"),),
+    "Loop": (
+        _doubt(_is_growing, "it collects over a data-dependent number of iterations"),
+        _rule(_reads_missing_condition, "its body reads a condition that it is not given"),
+    ),
     "LpNormalization": (_NORM,),
     "LpPool": (*_POOL, _NORM),
     "MaxPool": (*_POOL, _rule(_is_output_present(1), "its indices are read")),

@@ -17,9 +17,6 @@ from .trt_installation import TrtLibrary, load_tensorrt
 
 PARSER_TIMEOUT = 300.0  # seconds; the largest graph of the coverage nets takes 4
 PARSER = "the ONNX parser of TensorRT-RTX"
-# Operators that TensorRT implements by plugins of its own, which TensorRT-RTX leaves out: what its
-# parser says of them holds for TensorRT-RTX alone. Measured with 1.7.1.
-PLUGIN_OPERATORS = frozenset({"DeformConv", "NonMaxSuppression", "NonZero", "RoiAlign"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +33,7 @@ class ParserProblem:
 class ParserVerdict:
     """What the parser says of a model: it takes the model if there are no problems.
 
+    The parser stops at the first node that it rejects, so what follows that node is not known.
     `failure` is why there is no answer: the parser crashed, or took too long.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,6 +21,7 @@ from .parser_support import (
     LAST_OPSET,
     LEAST_OPSET,
     OWN_DOMAINS,
+    PLUGIN_OPERATORS,
     STANDARD_PLUGIN,
     SUPPORTED,
     SUPPORTED_TYPES,
@@ -29,7 +31,7 @@ from .parser_support import (
     UNSUPPORTED,
     find_violations,
 )
-from .parser_verdict import PARSER, PLUGIN_OPERATORS, ParserProblem, ParserVerdict
+from .parser_verdict import PARSER, ParserProblem, ParserVerdict
 from .qdq_rules import check_qdq
 from .trt_findings import (
     DEQUANTIZE,
@@ -74,7 +76,7 @@ def run_preflight(
     Raises:
         ConversionError: the parent cannot be read.
     """
-    findings, memory = examine_parent(job)
+    findings, memory = examine_parent(job, library)
     source = TABLE_SOURCE
     plugins = bool(parse_options(job.settings).plugins)  # which the parser would lack
     if ask is not None and job.parent is not None and not plugins:
@@ -114,7 +116,8 @@ def _use_verdict(
 ) -> tuple[TrtFinding, ...]:
     """Return the findings with the parser's verdict in place of the table's.
 
-    TensorRT has plugins that TensorRT-RTX leaves out: on their operators the table stands.
+    TensorRT has plugins that TensorRT-RTX leaves out: if the parser stops at one, the table stands.
+    If it stops at another node, what the table says of the others is a warning.
     """
     if verdict.failure:
         what = f"{verdict.failure}; operators were checked by the table of {TABLE_VERSION}"
@@ -122,9 +125,16 @@ def _use_verdict(
     if library is TrtLibrary.TENSORRT and any(
         one.operator in PLUGIN_OPERATORS for one in verdict.problems
     ):
-        return tuple(findings)  # the parser may have stopped there
+        return tuple(findings)
     rest = [one for one in findings if one.fault not in _OF_TABLE]
-    return (*rest, *(_problem_finding(one, origins) for one in verdict.problems))
+    problems = [_problem_finding(one, origins) for one in verdict.problems]
+    of_table = [one for one in findings if one.fault in _OF_TABLE] if problems else []
+    others = [
+        replace(one, severity=TrtSeverity.WARNING)
+        for one in of_table
+        if not one.place or not any(other.place.startswith(one.place) for other in problems)
+    ]
+    return (*problems, *rest, *others)
 
 
 def _problem_finding(problem: ParserProblem, origins: Mapping[str, NodeOrigin]) -> TrtFinding:
@@ -137,7 +147,9 @@ def _problem_finding(problem: ParserProblem, origins: Mapping[str, NodeOrigin]) 
     return TrtFinding(TrtFault.PARSER, TrtSeverity.ERROR, what, place, detail)
 
 
-def examine_parent(job: Job) -> tuple[tuple[TrtFinding, ...], MemoryEstimate]:
+def examine_parent(
+    job: Job, library: TrtLibrary = TrtLibrary.TENSORRT
+) -> tuple[tuple[TrtFinding, ...], MemoryEstimate]:
     """Return every finding in the job's parent, and the estimate of the engine's memory.
 
     Raises:
@@ -148,7 +160,10 @@ def examine_parent(job: Job) -> tuple[tuple[TrtFinding, ...], MemoryEstimate]:
     options = parse_options(job.settings)
     model = _load_model(job.parent)
     memory = estimate_memory(model, profiles_for(job.signature, options.profiles), options)
-    return (*_all_findings(model, job.parent, job, options), *_volume_findings(memory)), memory
+    found = [*_all_findings(model, job.parent, job, options), *_volume_findings(memory)]
+    if library is TrtLibrary.RTX:
+        found.extend(_plugin_findings(model, read_origins(job.parent)))
+    return tuple(found), memory
 
 
 def look_up_table(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -257,10 +272,7 @@ def _node_findings(
     """
     findings = NodeFindings(origins)
     functions = {(function.domain, function.name) for function in model.functions.values()}
-    nodes = [*model.graph.all_nodes()]
-    for function in model.functions.values():
-        nodes.extend(function.all_nodes())
-    for node in nodes:
+    for node in _every_node(model):
         if (node.domain, node.op_type) in functions:
             continue
         if domain_of(node) == "" and node.op_type in SUPPORTED:
@@ -289,6 +301,23 @@ def _check_unknown_operator(node: Node, findings: NodeFindings, *, plugins: bool
     else:
         what = f"{name} is not in the table of {TABLE_VERSION}"
         findings.add(node, TrtFault.UNLISTED_OPERATOR, what)
+
+
+def _plugin_findings(model: Model, origins: Mapping[str, NodeOrigin]) -> list[TrtFinding]:
+    """Report the operators that TensorRT-RTX lacks since it has no plugins."""
+    findings = NodeFindings(origins)
+    for node in _every_node(model):
+        if domain_of(node) == "" and node.op_type in PLUGIN_OPERATORS:
+            what = f"{node.op_type} requires a plugin that TensorRT-RTX does not have"
+            findings.add(node, TrtFault.UNSUPPORTED_OPERATOR, what)
+    return findings.found
+
+
+def _every_node(model: Model) -> Iterator[Node]:
+    """Return the nodes, including those in bodies and model functions."""
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
 
 
 def _check_operator(node: Node, findings: NodeFindings) -> None:

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.benchmarks.tensorrt_parser import measure, operators
+from modelc.benchmarks.tensorrt_parser import measure
 from modelc.converters.trt.parser_verdict import ParserProblem, ParserVerdict, ask_parser
 from modelc.converters.trt.trt_installation import TrtLibrary
 from modelc.converters.trt.trt_preflight import look_up_table, run_preflight
@@ -20,6 +20,7 @@ from modelc.core.contract import Job
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
+from modelc.tests.nets.one_operator import operators
 
 VERSION = "1.7.1.116"
 MODELS = {one.name: one for one in operators()}

@@ -16,12 +16,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.benchmarks.tensorrt_parser import operators
 from modelc.converters.trt.build_launcher import build_with_python
 from modelc.converters.trt.engine_options import EngineOptions, Profile, ShapeRange
 from modelc.converters.trt.engine_records import BuildRequest, BuildResult
 from modelc.converters.trt.trt_installation import TrtLibrary
 from modelc.core.errors import ConversionError, ErrorCode
+from modelc.tests.nets.one_operator import operators
 
 from ...reasons import has_code
 
