@@ -38,6 +38,7 @@ from .trt.engine_records import (
     write_sidecar,
 )
 from .trt.engine_records import engine_coverage as coverage_of
+from .trt.shape_inputs import find_doubles, value_ranges
 from .trt.trt_installation import TrtLibrary, query_driver
 
 if TYPE_CHECKING:
@@ -111,12 +112,15 @@ def convert(
         profiles=profiles_for(job.signature, options.profiles),
         options=options,
         library=library,
+        values=value_ranges(job.signature),
     )
     builder, built = _build_engine(request, job, gpu, host)
     found, unreadable = parse_layers(built.layers)
+    doubles = find_doubles(job.parent)
     sidecar = replace(
         _make_sidecar(request, built, gpu, builder),
         layers=found.layers,
+        doubles=doubles,
         origin=dict(job.metadata),
     )
     path = write_sidecar(sidecar, engine)
@@ -127,6 +131,11 @@ def convert(
         notes=(
             *built.notes,
             *([unreadable] if unreadable and library is TrtLibrary.TENSORRT else []),
+            *(
+                [f"float32 in the engine, float64 in the model: {', '.join(doubles)}"]
+                if doubles
+                else []
+            ),
         ),
         # TF32 has the mantissa of FP16
         judged_as=Precision.FP16 if options.tf32 and job.precision is Precision.FP32 else None,
@@ -306,6 +315,7 @@ def inspect(path: Path) -> Inspection:
         **{f"profile {i}": profile for i, profile in enumerate(sidecar.profiles)},
         **({"plugins": ", ".join(sidecar.plugins)} if sidecar.plugins else {}),
         **({"weights": f"none: they come from {sidecar.onnx.name}"} if sidecar.stripped else {}),
+        **({"float64 in the model": ", ".join(sidecar.doubles)} if sidecar.doubles else {}),
         **sidecar.options,
     }
     return Inspection(

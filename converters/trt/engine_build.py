@@ -20,8 +20,9 @@ from ...core.errors import LOGGED, ConversionError, ErrorCode, Hint, Option
 from ...core.events import Advanced
 from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
 from . import timing_cache
-from .engine_options import EngineOptions, HardwareLevel, Profile, profile_text
+from .engine_options import EngineOptions, HardwareLevel
 from .engine_records import BuildRequest, BuildResult
+from .shape_inputs import add_profiles
 from .trt_callbacks import ErrorLog, make_error_log, make_progress_monitor
 from .trt_installation import TrtLibrary, load_tensorrt
 
@@ -85,13 +86,12 @@ def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> B
         CancelledBuildError: `watch` cancelled it.
     """
     log = make_error_log(trt)
-    options = request.options
-    load_plugin_libraries(trt, options.plugins, log)
+    load_plugin_libraries(trt, request.options.plugins, log)
     builder: tensorrt.Builder = trt.Builder(log)
     network, parser = parse_network(trt, builder, Path(request.onnx), log)
     inputs = tuple(_tensor_info(network.get_input(i)) for i in range(network.num_inputs))
     outputs = tuple(_tensor_info(network.get_output(i)) for i in range(network.num_outputs))
-    config = make_config(trt, builder, network, options, request.profiles)
+    config = make_config(trt, builder, network, request)
     config.progress_monitor = make_progress_monitor(trt, watch.advance, watch.stopped)
     cache = Path(request.timing_cache) if request.timing_cache else None
     notes = timing_cache.load_timing_cache(config, cache) if cache else ()
@@ -181,14 +181,14 @@ def make_config(
     trt: ModuleType,
     builder: tensorrt.Builder,
     network: tensorrt.INetworkDefinition,
-    options: EngineOptions,
-    profiles: tuple[Profile, ...],
+    request: BuildRequest,
 ) -> tensorrt.IBuilderConfig:
     """Make the builder config.
 
     Raises:
         ConversionError: TensorRT rejected a profile.
     """
+    options = request.options
     config: tensorrt.IBuilderConfig = builder.create_builder_config()
     if options.workspace is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
@@ -198,10 +198,7 @@ def make_config(
     if options.compute_capabilities:
         _set_capabilities(trt, config, options.compute_capabilities)
     _set_flags(trt, config, options)
-    inputs = [network.get_input(index) for index in range(network.num_inputs)]
-    if any(size < 0 for tensor in inputs for size in tensor.shape):
-        for profile in profiles:
-            _add_profile(builder, network, config, profile)
+    add_profiles(builder, network, config, request.profiles, request.values)
     return config
 
 
@@ -247,43 +244,6 @@ def _set_flags(trt: ModuleType, config: tensorrt.IBuilderConfig, options: Engine
         config.clear_flag(trt.BuilderFlag.TF32)
 
 
-def _add_profile(
-    builder: tensorrt.Builder,
-    network: tensorrt.INetworkDefinition,
-    config: tensorrt.IBuilderConfig,
-    profile: Profile,
-) -> None:
-    added: tensorrt.IOptimizationProfile = builder.create_optimization_profile()
-    ranges = {one.name: one for one in profile}
-    rejected = ConversionError(
-        f"TensorRT does not accept the profile {profile_text(profile)}",
-        hint=Hint("see ", Option("profile"), " and ", Option("input")),
-        option="profile",
-        code=ErrorCode.RUNTIME_FAILED,
-    )
-    for index in range(network.num_inputs):
-        tensor: tensorrt.ITensor = network.get_input(index)
-        one = ranges.get(tensor.name)
-        if tensor.is_shape_tensor:
-            raise ConversionError(
-                f"input {tensor.name!r} is a shape tensor, whose values a profile must give",
-                hint="make it a constant of the model, or an input that no shape depends on",
-                code=ErrorCode.UNSUPPORTED,
-            )
-        if one is None:
-            raise ConversionError(
-                f"the ONNX has an input {tensor.name!r} that is not in the signature",
-                hint=f"the profile is {profile_text(profile)}",
-                code=ErrorCode.UNKNOWN_INPUT,
-            )
-        try:
-            added.set_shape(tensor.name, min=one.low, opt=one.opt, max=one.high)
-        except RuntimeError as error:
-            raise rejected from error
-    if not added or config.add_optimization_profile(added) < 0:
-        raise rejected
-
-
 _MAX_ERRORS = 5  # errors in a message; all are in the log
 TRT_DTYPES = {
     "FLOAT": "float32",
@@ -314,7 +274,21 @@ def parse_network(
     parser: tensorrt.OnnxParser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(str(path)):
         raise _parser_error(parser, path, log)
+    _let_attention_decompose(trt, network)
     return network, parser
+
+
+def _let_attention_decompose(trt: ModuleType, network: tensorrt.INetworkDefinition) -> None:
+    """Let attention without a kernel of its own be computed in parts; else the build fails.
+
+    TensorRT has such kernels for FP16 and BF16 alone, and still uses them where they fit.
+    """
+    attention = getattr(trt.LayerType, "ATTENTION_INPUT", None)  # 10.13 has none
+    for index in range(network.num_layers if attention is not None else 0):
+        layer: tensorrt.IAttentionInputLayer = network.get_layer(index)
+        if layer.type == attention:
+            layer.__class__ = trt.IAttentionInputLayer  # TensorRT returns its base class
+            layer.attention.decomposable = True
 
 
 def _parser_error(parser: tensorrt.OnnxParser, path: Path, log: ErrorLog) -> ConversionError:

@@ -22,7 +22,8 @@ from .trt_installation import TrtLibrary
 class BuildRequest:
     """One engine to build.
 
-    `engine` is written atomically. `timing_cache` is a file, empty for none.
+    `engine` is written atomically. `timing_cache` is a file, empty for none. `values` are the
+    least, the usual and the greatest value of integer inputs, which may set shapes.
     """
 
     onnx: str
@@ -31,6 +32,7 @@ class BuildRequest:
     options: EngineOptions
     timing_cache: str = ""
     library: TrtLibrary = TrtLibrary.TENSORRT
+    values: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,8 @@ class EngineSidecar:
     `capability` is the GPU's compute capability, `memory` its bytes, `cuda` the newest CUDA that
     its driver runs; an engine of TensorRT-RTX is for several GPUs and names capabilities alone.
     `onnx` is the source model, which holds the weights of a stripped engine. `options` are those
-    that differ from the defaults, as text. `origin` is the metadata of the job.
+    that differ from the defaults, as text. `origin` is the metadata of the job. `doubles` are the
+    inputs and outputs that are float64 in the model and float32 in the engine.
     """
 
     engine: FileRecord
@@ -74,6 +77,7 @@ class EngineSidecar:
     stripped: bool = False
     origin: Mapping[str, str] = field(default_factory=dict)
     library: TrtLibrary = TrtLibrary.TENSORRT
+    doubles: tuple[str, ...] = ()
     schema_version: int = SIDECAR_VERSION
 
 

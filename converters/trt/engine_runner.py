@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...core.contract import Feed, Outputs
+from ...core.contract import Array, Feed, Outputs
 from ...core.errors import LOGGED, ConversionError, ErrorCode, RunnerError
 from ...core.records import sha256_of
 from ...core.signature import Signature
@@ -41,6 +41,7 @@ class EngineRunner(RunnerBase):
         self._trt = trt
         self._loaded: LoadedEngine | None = loaded
         self._device = device
+        self._doubles = frozenset(loaded.doubles)
         engine = loaded.engine
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         inputs = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
@@ -83,7 +84,10 @@ class EngineRunner(RunnerBase):
         handle = stream.cuda_stream if stream is not None else 0
         with within:
             self._select_profile(context, handle, feed)
-            tensors = [torch.tensor(array) for array in given]
+            tensors = [
+                self._narrow(name, torch.tensor(array))
+                for name, array in zip(self.inputs, given, strict=True)
+            ]
             moved = [
                 self._bind_input(context, engine, n, t)
                 for n, t in zip(self.inputs, tensors, strict=True)
@@ -99,9 +103,20 @@ class EngineRunner(RunnerBase):
                 raise self._api_error("execute_async_v3", reason=reason)
             if stream is not None:
                 stream.synchronize()
-            results = {one.name: to_array(one.tensor()) for one in outputs}
+            results = {one.name: self._widen(one.name, to_array(one.tensor())) for one in outputs}
         del tensors, moved  # the run read their memory
         return results
+
+    def _narrow(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a float64 input of the model as the float32 that the engine takes."""
+        import torch
+
+        cast = name in self._doubles and tensor.dtype == torch.float64
+        return tensor.to(torch.float32) if cast else tensor
+
+    def _widen(self, name: str, array: Array) -> Array:
+        """Return an output as float64 if it is so in the model."""
+        return array.astype("float64") if name in self._doubles else array
 
     def _select_profile(self, context: tensorrt.IExecutionContext, handle: int, feed: Feed) -> None:
         shapes = {name: tuple(feed[name].shape) for name in self.inputs}
@@ -204,11 +219,15 @@ def _shape_range(engine: tensorrt.ICudaEngine, name: str, index: int) -> ShapeRa
 
 
 class LoadedEngine(NamedTuple):
-    """An engine, with the objects that must outlive it."""
+    """An engine, with the objects that must outlive it.
+
+    `doubles` are the inputs and outputs that are float64 in the model and float32 in the engine.
+    """
 
     engine: tensorrt.ICudaEngine
     runtime: tensorrt.Runtime
     log: ErrorLog
+    doubles: tuple[str, ...] = ()
 
 
 def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: ErrorLog) -> LoadedEngine:
@@ -236,7 +255,8 @@ def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: ErrorL
         _refit_weights(trt, engine, _weights_path(path, sidecar, options), log)
     if engine.streamable_weights_size > 0:  # without streaming, weights stay on the device
         engine.weight_streaming_budget_v2 = engine.get_weight_streaming_automatic_budget()
-    return LoadedEngine(engine=engine, runtime=runtime, log=log)
+    doubles = sidecar.doubles if sidecar is not None else ()
+    return LoadedEngine(engine=engine, runtime=runtime, log=log, doubles=doubles)
 
 
 def _weights_path(path: Path, sidecar: EngineSidecar, options: EngineOptions) -> Path:

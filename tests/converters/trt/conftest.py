@@ -6,7 +6,7 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import util
@@ -57,6 +57,8 @@ class Stage:
     inputs: list[tuple[str, str, tuple[int, ...]]] = field(
         default_factory=lambda: [("x", "FLOAT", (-1, 3))]
     )
+    network: list[str] = field(default_factory=lambda: ["CONVOLUTION"])  # types of its layers
+    shape_inputs: tuple[str, ...] = ()
     errors: list[tuple[str, str, str]] = field(default_factory=list)  # node, operator, description
     engine: bytes | None = b"ftrt-engine"
     complaints: list[str] = field(default_factory=list)  # logged as errors by the build
@@ -106,7 +108,19 @@ class Stage:
 
 def _tensor(stage: Stage, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
     kind = getattr(stage.trt.DataType, dtype)
-    return stage.double.new("ITensor", name=name, dtype=kind, shape=shape, is_shape_tensor=False)
+    sets_shapes = name in stage.shape_inputs
+    return stage.double.new(
+        "ITensor", name=name, dtype=kind, shape=shape, is_shape_tensor=sets_shapes
+    )
+
+
+def _layer(stage: Stage, index: int) -> Any:
+    """A layer as its base class; attention is noted where it may be decomposed."""
+    kind = stage.network[index]
+    attention = stage.double.new("IAttention", decomposable=False)
+    stage.asked.append((kind, attention))
+    member = getattr(stage.trt.LayerType, kind)
+    return stage.double.new("ILayer", type=member, attention=attention)
 
 
 def _network(stage: Stage) -> dict[str, Callable[..., Any]]:
@@ -116,6 +130,8 @@ def _network(stage: Stage) -> dict[str, Callable[..., Any]]:
         "INetworkDefinition.num_outputs": lambda _: 1,
         "INetworkDefinition.get_input": lambda _, index: _tensor(stage, *stage.inputs[index]),
         "INetworkDefinition.get_output": lambda *_, **__: _tensor(stage, "y", "HALF", (-1, 2)),
+        "INetworkDefinition.num_layers": lambda _: len(stage.network),
+        "INetworkDefinition.get_layer": lambda _, index: _layer(stage, index),
         "OnnxParser.parse_from_file": lambda *_, **__: not stage.errors,
         "OnnxParser.num_errors": lambda _: len(stage.errors),
         "OnnxParser.get_error": lambda _, index: stage.double.new(
@@ -153,6 +169,7 @@ def _config(stage: Stage) -> dict[str, Callable[..., Any]]:
         "Builder.create_builder_config": lambda _: stage.double.new("IBuilderConfig"),
         "Builder.create_optimization_profile": lambda _: stage.double.new("IOptimizationProfile"),
         "IOptimizationProfile.set_shape": stage.note("set_shape", None),
+        "IOptimizationProfile.set_shape_input": stage.note("set_shape_input", None),
         "IOptimizationProfile.__bool__": lambda _: "profile" not in stage.failing,
         "IBuilderConfig.add_optimization_profile": stage.note("add_optimization_profile", 0),
         "IBuilderConfig.set_memory_pool_limit": stage.note("set_memory_pool_limit", None),
@@ -242,7 +259,10 @@ def request_of(tmp_path: Path) -> Requests:
     """`request_of(workspace=1 << 30)`: a request with these options."""
 
     def make(
-        profiles: tuple[Profile, ...] = ((X,),), cache: str = "", **values: Any
+        profiles: tuple[Profile, ...] = ((X,),),
+        cache: str = "",
+        ranges: Mapping[str, tuple[int, int, int]] | None = None,
+        **values: Any,
     ) -> BuildRequest:
         return BuildRequest(
             onnx=str(tmp_path / "model.onnx"),
@@ -250,6 +270,7 @@ def request_of(tmp_path: Path) -> Requests:
             profiles=profiles,
             options=EngineOptions(**values),
             timing_cache=cache,
+            values=ranges or {},
         )
 
     return make

@@ -73,6 +73,29 @@ def test_a_parser_error_names_operator_module_and_source(build: Build, tmp_path:
     assert [value for value in values if value not in caught.value.message] == []
 
 
+def test_attention_may_be_decomposed(build: Build) -> None:
+    stage, _ = build({"network": ["CONVOLUTION", "ATTENTION_INPUT", "ATTENTION_OUTPUT"]})
+    set_to = [stage.calls(kind)[0].decomposable for kind in stage.network]
+    assert set_to == [False, True, False]
+
+
+K = ShapeRange(name="k", low=(2,), opt=(2,), high=(2,))
+SHAPE_INPUT: dict[str, Any] = {"inputs": [("k", "INT64", (2,))], "shape_inputs": ("k",)}
+
+
+def test_a_shape_input_gets_the_range_of_its_values(build: Build) -> None:
+    stage, _ = build(SHAPE_INPUT, profiles=((K,),), ranges={"k": (1, 4, 9)})
+    asked = {"input": "k", "min": (1, 1), "opt": (4, 4), "max": (9, 9)}
+    assert stage.calls("set_shape_input") == [asked]
+    assert len(stage.calls("add_optimization_profile")) == 1  # although no dim varies
+
+
+def test_a_shape_input_without_a_range_is_an_error_that_names_the_form(build: Build) -> None:
+    with pytest.raises(ConversionError, check=has_code(ErrorCode.MISSING_DIMS)) as caught:
+        build(SHAPE_INPUT, profiles=((K,),))
+    assert "k:int64[2]{1..10}" in str(caught.value.hint)
+
+
 OTHER_INPUT = [("x", "FLOAT", (-1, 3)), ("z", "FLOAT", (-1,))]
 
 
