@@ -195,6 +195,8 @@ def _build_engine(
     found = host.installed(library)
 
     def with_cache(version: str) -> BuildRequest:
+        if library is TrtLibrary.RTX:  # times no kernels
+            return request
         folder = job.cache and job.cache / library
         name = f"{library}-{version}"
         cache = timing_cache.cache_file_for(options.timing_cache, folder, gpu.key, name)

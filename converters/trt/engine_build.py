@@ -194,7 +194,8 @@ def make_config(
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
     config.builder_optimization_level = options.optimization_level
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # else the inspector has no types
-    config.hardware_compatibility_level = _hardware_level(trt, options.hardware_compatible)
+    if options.hardware_compatible is not HardwareLevel.NONE:  # TensorRT-RTX warns of any
+        config.hardware_compatibility_level = _hardware_level(trt, options.hardware_compatible)
     if options.compute_capabilities:
         _set_capabilities(trt, config, options.compute_capabilities)
     _set_flags(trt, config, options)

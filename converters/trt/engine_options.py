@@ -172,6 +172,7 @@ _LACKING: Mapping[TrtLibrary, Mapping[str, str]] = {
         "strip_weights": "it needs a GPU to build such an engine",
         "plugins": "it has no plugins",
         "builder": "it is built by its Python package",
+        "timing_cache": "it times no kernels while it builds",
     },
 }
 

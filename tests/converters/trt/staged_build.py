@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from modelc.converters.trt.engine_build import build_in_child
+from modelc.converters.trt.engine_build import (
+    BuildWatch,
+    build_engine,
+    build_in_child,
+    load_builder,
+)
 from modelc.converters.trt.engine_records import BuildRequest, BuildResult
 from modelc.converters.trt.trt_installation import TrtLibrary
 from modelc.core.children.child_call import ParentConnection
@@ -37,3 +42,9 @@ def build(
         return trt
 
     return build_in_child(request, parent, load)
+
+
+def crash_at_the_first_step(request: BuildRequest, _: ParentConnection) -> BuildResult:
+    """A real build that aborts."""
+    watch = BuildWatch(advance=lambda *_: os.abort())
+    return build_engine(load_builder(request.library), request, watch)

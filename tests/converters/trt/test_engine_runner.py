@@ -145,10 +145,11 @@ def device_of(double_of: Callable[..., Any]) -> Devices:
     return make
 
 
-def runner_on(device: Device) -> EngineRunner:
+def runner_on(device: Device, doubles: tuple[str, ...] = ()) -> EngineRunner:
     trt = device.double.module
     engine, runtime = device.double.new("ICudaEngine"), device.double.new("Runtime")
-    loaded = LoadedEngine(engine=engine, runtime=runtime, log=make_error_log(trt))
+    log = make_error_log(trt)
+    loaded = LoadedEngine(engine=engine, runtime=runtime, log=log, doubles=doubles)
     return EngineRunner(trt, loaded, SIGNATURE, torch.device("cpu"))
 
 
@@ -158,6 +159,13 @@ def test_a_feed_goes_in_and_outputs_come_out(device_of: Devices) -> None:
         outputs = runner.run(FEED)
     assert list(outputs) == ["y"]
     np.testing.assert_array_equal(outputs["y"], 2 * FEED["x"])
+
+
+def test_what_is_float64_in_the_model_is_cast_at_both_ends(device_of: Devices) -> None:
+    with runner_on(device_of(), doubles=("x", "y")) as runner:
+        made = runner.run({"x": FEED["x"].astype(np.float64)})["y"]
+    assert made.dtype == np.float64
+    np.testing.assert_array_equal(made, 2 * FEED["x"])
 
 
 def test_an_output_whose_shape_depends_on_data_is_allocated_during_the_run(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from modelc.converters import tensorrt_engine
@@ -33,7 +34,7 @@ SIGNATURE = merge_inputs([parse_input("x:float32[batch=1..8,3]")], {}).with_outp
 
 def job_in(folder: Path, **settings: str) -> Job:
     parent = folder / "model.fp16.trt.onnx"
-    parent.write_bytes(b"onnx")
+    save_parent(parent)
     (folder / "work").mkdir()
     return Job(
         signature=SIGNATURE,
@@ -46,6 +47,12 @@ def job_in(folder: Path, **settings: str) -> Job:
     )
 
 
+def save_parent(path: Path, kind: int = onnx.TensorProto.FLOAT16) -> None:
+    tensors = [onnx.helper.make_tensor_value_info(name, kind, ["batch", 3]) for name in "xy"]
+    graph = onnx.helper.make_graph([], "net", tensors[:1], tensors[1:])
+    onnx.save_model(onnx.helper.make_model(graph), str(path))
+
+
 def host(child: BuildFunction | None = None, program: str | None = None) -> BuildHost:
     found = TensorrtInstallation(
         importable=child is not None, package="11.4.0.106", program=program
@@ -53,6 +60,15 @@ def host(child: BuildFunction | None = None, program: str | None = None) -> Buil
     return BuildHost(
         driver=lambda: DRIVER, installed=lambda _: found, build=child or build_in_child
     )
+
+
+def test_the_sidecar_names_what_is_float64_in_the_model(tmp_path: Path, child: Children) -> None:
+    job = job_in(tmp_path)
+    assert job.parent is not None
+    save_parent(job.parent, onnx.TensorProto.DOUBLE)
+    made = tensorrt_engine.convert(job, host(child()))
+    assert read_sidecar(job.folder / "model.fp16.engine").doubles == ("x", "y")
+    assert len(made.notes) == 1
 
 
 def test_convert_writes_the_engine_and_its_sidecar(tmp_path: Path, child: Children) -> None:
