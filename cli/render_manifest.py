@@ -21,6 +21,7 @@ from ..reports.result_rows import (
     Outcome,
     domain_lines,
     failure_outcome,
+    pending_reason,
     sensitivity_lines,
     sqnr_text,
     verdict_outcome,
@@ -134,16 +135,18 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
 
 def show_pending(console: Console, pending: Pending) -> None:
     """Show why a step is pending, its warnings and its estimated memory."""
-    print_line(console, f"[yellow]{escape(pending.step)}[/]: pending: {escape(pending.reason)}")
-    if pending.files:
-        model = pending.files[0]
-        text = f"{model.name} is built ({size_text(model.size)}) and not judged yet"
-        print_line(console, f"  {escape(text)}")
+    print_line(
+        console, f"[yellow]{escape(pending.step)}[/]: pending: {escape(pending_reason(pending))}"
+    )
     for warning in pending.warnings:
         print_line(console, f"  [yellow]{escape(warning)}[/]")
     if pending.memory:
         size = size_text(pending.memory)
         print_line(console, f"  [dim]estimated device memory: {size}[/]")
+    if pending.references:
+        size = size_text(sum(file.size for file in pending.references))
+        text = f"references: {size}; the other host needs neither checkpoint nor model code"
+        print_line(console, f"  [dim]{text}[/]")
 
 
 def artifacts_to_show(manifest: Manifest) -> list[Artifact]:

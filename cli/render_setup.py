@@ -18,12 +18,22 @@ from ..projects.project_records import PROJECT_FILE, KeyPath, Setting, SettingLa
 from ..projects.project_template import NewProject
 from ..projects.setting_layers import Overrides
 from ..reports.text_format import count_text
-from .console import error_console, new_table, print_line, ready_mark, result_console, show_json
+from .console import (
+    error_console,
+    new_table,
+    print_line,
+    ready_mark,
+    result_console,
+    show_document,
+    show_json,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..converters.library_checks import LibraryHost
     from ..pipeline.cache.store_layout import ListedResult
+    from ..pipeline.call_options import CallOptions
 
 _CHECK_MARKS = {
     CheckState.OK: "[green]ok[/]",
@@ -76,6 +86,31 @@ def _diagnosis_summary(diagnosis: Diagnosis) -> str:
         return summary
     names = ", ".join(escape(check.name) for check in diagnosis.failures)
     return f"[red]broken[/]: {names}; {summary}"
+
+
+def write_gpu_report(
+    host: LibraryHost, diagnosis: Diagnosis, folder: Path | None, path: Path, call: CallOptions
+) -> None:
+    """Write the report of a GPU host, and print it or what it contains.
+
+    Raises:
+        UsageError: the folder has no manifest, or the file cannot be written.
+    """
+    from ..core.atomic_write import atomic_write
+    from ..pipeline.gpu_report import encode_report, make_gpu_report
+    from ..pipeline.output_folder import translate_write_errors
+
+    report = make_gpu_report(host, diagnosis, folder)
+    text = encode_report(report)
+    with translate_write_errors(path.parent):
+        atomic_write(path, text)
+    if call.json:
+        show_document(text)
+    elif not call.quiet:
+        console = result_console()
+        print_line(console, f"wrote {escape(str(path))} ({size_text(len(text))}). It contains:")
+        for line in report.contains:
+            print_line(console, f"  - {escape(line)}")
 
 
 def print_warnings(lines: Iterable[str]) -> None:

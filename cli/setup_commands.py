@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..core.errors import ErrorCode, UsageError
 from ..pipeline.call_options import CallOptions
 from ..pipeline.option_spec import Given, Panel, read_record
 from ..pipeline.option_table import CalibrationChoice, SourceOptions
@@ -16,7 +17,23 @@ from .run_options import ProjectFile, Set, cache_folder, collect_overrides
 
 
 @with_options("doctor")
-def doctor(*, given: Given) -> None:
+def doctor(
+    folder: Annotated[
+        Path | None, typer.Argument(help="An output folder for --gpu-report.")
+    ] = None,
+    gpu_report: Annotated[
+        Path | None,
+        typer.Option(
+            "--gpu-report",
+            metavar="FILE",
+            help="Write what to send back when an engine fails here: driver, GPUs, versions, and "
+            "of FOLDER its steps, sidecars and logs. The file says what it contains.",
+            rich_help_panel=Panel.OUTPUT,
+        ),
+    ] = None,
+    *,
+    given: Given,
+) -> None:
     """Check the driver, GPUs and libraries of this host, and list the formats it can build.
 
     A missing library is not an error; one that is installed and broken is (exit 4).
@@ -27,7 +44,20 @@ def doctor(*, given: Given) -> None:
     from .render_setup import show_diagnosis
 
     call = read_record(CallOptions, given)
-    diagnosis = examine(collect_surroundings({"work": Path.cwd(), "cache": cache_folder()}))
+    if folder is not None and gpu_report is None:
+        raise UsageError(
+            f"{folder} is of use with --gpu-report alone",
+            hint=f"modelc doctor {folder} --gpu-report report.json",
+            option="gpu-report",
+            code=ErrorCode.NO_EFFECT,
+        )
+    found = collect_surroundings({"work": Path.cwd(), "cache": cache_folder()})
+    diagnosis = examine(found)
+    if gpu_report is not None:
+        from .render_setup import write_gpu_report
+
+        write_gpu_report(found.host, diagnosis, folder, gpu_report, call)
+        return
     if call.json:
         show_json(encode_json(diagnosis))
     else:

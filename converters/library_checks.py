@@ -11,6 +11,11 @@ from ..core.installation import Check, CheckState
 from .installed_packages import InstalledPackages, read_packages
 from .library_probe import PACKAGES, LibraryReport, probe_libraries
 from .trt import trt_installation
+from .trt.lean_runtime import (
+    LEAN_DISTRIBUTIONS,
+    is_lean_runtime_installed,
+    lean_install_command,
+)
 from .trt.trt_installation import (
     CudaDriver,
     TensorrtInstallation,
@@ -26,7 +31,10 @@ _REPORTED = ("torch", "onnx", "openvino", "nncf", "nvidia-modelopt", "pillow", "
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryHost:
-    """The installed distributions, the driver and TensorRT, and how to probe libraries."""
+    """The installed distributions, the driver and TensorRT, and how to probe libraries.
+
+    `lean` is whether the lean runtime of version-compatible engines is there.
+    """
 
     packages: InstalledPackages
     driver: CudaDriver
@@ -35,6 +43,7 @@ class LibraryHost:
         default_factory=lambda: TensorrtInstallation(library=TrtLibrary.RTX)
     )
     ask: ProbeLibraries = probe_libraries
+    lean: bool = False
 
 
 def inspect_host() -> LibraryHost:
@@ -44,6 +53,7 @@ def inspect_host() -> LibraryHost:
         driver=query_driver(),
         tensorrt=find_tensorrt(),
         rtx=find_tensorrt(TrtLibrary.RTX),
+        lean=is_lean_runtime_installed(),
     )
 
 
@@ -56,6 +66,7 @@ def check_libraries(host: LibraryHost) -> tuple[Check, ...]:
     return (
         *_check_driver(host.driver, _cuda_majors(host.packages)),
         *(_check_package(one, answers.get(str(one.library))) for one in engines),
+        *_check_lean_runtime(host),
         _check_trtexec(host.tensorrt),
         *_check_providers(answers.get("onnxruntime", LibraryReport()), host),
         _check_openvino(answers.get("openvino", LibraryReport()), host.packages),
@@ -216,6 +227,24 @@ def _check_package(installed: TensorrtInstallation, answer: LibraryReport | None
         told = f"{said.told} is older than {minimum}, the first that modelc works with"
         return check(state=CheckState.WARN, told=told, mend=fix)
     return check(state=CheckState.OK, told=said.told)
+
+
+def _check_lean_runtime(host: LibraryHost) -> Iterator[Check]:
+    """Check whether version-compatible engines can be built, where TensorRT is installed."""
+    if not host.tensorrt.importable:
+        return
+    check = partial(Check, name="lean runtime")
+    version, known = host.tensorrt.package, host.packages.versions
+    lean = next((known[name] for name in LEAN_DISTRIBUTIONS if name in known), "")
+    mend = lean_install_command(version, known)
+    if lean and version and lean != version:
+        told = f"{lean} is not of TensorRT {version}, which --version-compatible requires"
+        yield check(state=CheckState.WARN, told=told, mend=mend)
+    elif lean or host.lean:
+        yield check(state=CheckState.OK, told=lean or "a library of the system")
+    else:
+        told = "not installed; only --version-compatible requires it"
+        yield check(state=CheckState.MISSING, told=told, mend=mend)
 
 
 def _check_trtexec(installed: TensorrtInstallation) -> Check:

@@ -6,6 +6,7 @@ the process. Engines are built in a child process.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Converted, Feed, Inspection, Job, Preflight, Readiness
-from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError
+from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError, first_line
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage, record_of
 from ..core.signature import Signature
 from .trt import build_launcher, timing_cache, trt_installation
 from .trt.build_launcher import BuildHost, build_with_python, build_with_trtexec
+from .trt.engine_inspection import inspect_with_python
+from .trt.engine_layers import EngineLayer, parse_layers, read_operators
+from .trt.engine_layers import engine_coverage as coverage_of
 from .trt.engine_options import (
     BuilderChoice,
     EngineOptions,
@@ -31,15 +35,13 @@ from .trt.engine_options import (
 from .trt.engine_records import (
     BuildRequest,
     BuildResult,
-    EngineLayer,
     EngineSidecar,
-    parse_layers,
+    external_files,
+    is_engine_for,
     read_sidecar,
     write_sidecar,
 )
-from .trt.engine_records import engine_coverage as coverage_of
-from .trt.shape_inputs import find_doubles, value_ranges
-from .trt.trt_installation import TrtLibrary, query_driver
+from .trt.trt_installation import TrtLibrary, builder_readiness, query_driver
 
 if TYPE_CHECKING:
     from .trt.engine_runner import EngineRunner
@@ -58,7 +60,12 @@ MADE_FROM: Mapping[Precision, str] = {
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cuda",)
 FINISHED_BY: str = "build-trt"
+# Twice FP32's own, until it is measured on GPUs: their kernels add up more products one after
+# another than a CPU's. Without --no-tf32 an FP32 engine is judged as FP16 instead.
+FLOOR_FACTOR: float = 10.0
+RUN_SETTINGS: frozenset[str] = frozenset({"trust_engine", "weights"})
 THIS_HOST = BuildHost()
+_LOG = logging.getLogger(__name__)
 _MAGIC = b"ftrt"  # the first bytes of a serialized engine
 _SUFFIXES = {TrtLibrary.TENSORRT: SUFFIX, TrtLibrary.RTX: ".rtx.engine"}
 RTX_CAPABILITIES = "8.0 and later"  # of an engine for which no compute capabilities are named
@@ -77,11 +84,32 @@ def claims(path: Path) -> bool:
         return stream.read(len(_MAGIC)) == _MAGIC
 
 
-def preflight(job: Job) -> Preflight:
-    """Find what TensorRT would reject in the job's parent, without TensorRT."""
+def is_for_host(path: Path, host: BuildHost = THIS_HOST) -> bool:
+    """Return whether an engine was built for the GPU and the TensorRT of this host."""
+    driver, package = host.driver(), host.installed(TrtLibrary.TENSORRT).package
+    here = driver.devices[0] if driver.devices else None
+    try:
+        return is_engine_for(read_sidecar(path), here, package)
+    except RunnerError:
+        return False
+
+
+def preflight(job: Job, library: TrtLibrary = TrtLibrary.TENSORRT) -> Preflight:
+    """Find what the library would reject in the job's parent, without it.
+
+    The parser of TensorRT-RTX is asked where it is installed, else a table.
+    """
+    from .trt.parser_verdict import ask_parser
     from .trt.trt_preflight import run_preflight
 
-    return run_preflight(job)
+    rtx = trt_installation.find_tensorrt(TrtLibrary.RTX)
+    return run_preflight(job, library, ask_parser if builder_readiness(rtx).ready else None)
+
+
+def limit_precision(precision: Precision, settings: Mapping[str, str]) -> Precision:
+    """Return FP16 for FP32 with TF32, which has the mantissa of FP16."""
+    tf32 = precision is Precision.FP32 and parse_options(settings).tf32
+    return Precision.FP16 if tf32 else precision
 
 
 def convert(
@@ -112,33 +140,23 @@ def convert(
         profiles=profiles_for(job.signature, options.profiles),
         options=options,
         library=library,
-        values=value_ranges(job.signature),
     )
     builder, built = _build_engine(request, job, gpu, host)
-    found, unreadable = parse_layers(built.layers)
-    doubles = find_doubles(job.parent)
+    found, unreadable = parse_layers(built.layers, read_operators(job.parent))
+    described = bool(built.layers) or builder is BuilderChoice.TRTEXEC
     sidecar = replace(
         _make_sidecar(request, built, gpu, builder),
         layers=found.layers,
-        doubles=doubles,
         origin=dict(job.metadata),
     )
     path = write_sidecar(sidecar, engine)
+    limits = limit_precision(job.precision, job.settings)
     return Converted(
         files=((engine.name, "model"), (path.name, "config")),
         versions={str(library): built.tensorrt},
         options=_engine_facts(sidecar),
-        notes=(
-            *built.notes,
-            *([unreadable] if unreadable and library is TrtLibrary.TENSORRT else []),
-            *(
-                [f"float32 in the engine, float64 in the model: {', '.join(doubles)}"]
-                if doubles
-                else []
-            ),
-        ),
-        # TF32 has the mantissa of FP16
-        judged_as=Precision.FP16 if options.tf32 and job.precision is Precision.FP32 else None,
+        notes=(*built.notes, *([unreadable] if described and unreadable else [])),
+        judged_as=None if limits is job.precision else limits,
     )
 
 
@@ -148,7 +166,7 @@ class _EngineGpus:
 
     name: str
     capability: str
-    key: str
+    key: str = ""
     memory: int = 0
     cuda: str = ""
 
@@ -169,7 +187,7 @@ def _find_gpu(host: BuildHost) -> _EngineGpus:
     device = driver.devices[0]
     return _EngineGpus(
         name=device.name,
-        capability=".".join(map(str, device.capability)),
+        capability=device.capability_text,
         key=timing_cache.device_key(device),
         memory=device.memory,
         cuda=driver.cuda,
@@ -178,13 +196,8 @@ def _find_gpu(host: BuildHost) -> _EngineGpus:
 
 def _rtx_gpus(options: EngineOptions) -> _EngineGpus:
     """Return the GPUs that an engine of TensorRT-RTX is for."""
-    capabilities = options.compute_capabilities
-    key = "-".join(f"sm{one.replace('.', '')}" for one in capabilities)
-    return _EngineGpus(
-        name="RTX GPUs",
-        capability=", ".join(capabilities) or RTX_CAPABILITIES,
-        key=key or "sm80-and-later",
-    )
+    named = ", ".join(options.compute_capabilities)
+    return _EngineGpus(name="RTX GPUs", capability=named or RTX_CAPABILITIES)
 
 
 def _build_engine(
@@ -195,7 +208,7 @@ def _build_engine(
     found = host.installed(library)
 
     def with_cache(version: str) -> BuildRequest:
-        if library is TrtLibrary.RTX:  # times no kernels
+        if library is TrtLibrary.RTX:
             return request
         folder = job.cache and job.cache / library
         name = f"{library}-{version}"
@@ -203,7 +216,13 @@ def _build_engine(
         return replace(request, timing_cache=cache)
 
     if options.builder is not BuilderChoice.TRTEXEC and found.importable:
-        built = build_with_python(with_cache(found.package), job.advance, build=host.build)
+        cached = with_cache(found.package)
+        built = build_with_python(cached, job.advance, build=host.build)
+        # TensorRT-RTX compiles the kernels when an engine is loaded: no layers are known before.
+        if library is TrtLibrary.TENSORRT:
+            inspection = inspect_with_python(cached, inspect=host.inspect)
+            notes = (*built.notes, *([inspection.note] if inspection.note else []))
+            built = replace(built, layers=inspection.layers, notes=notes)
         return BuilderChoice.PYTHON, built
     if options.builder is not BuilderChoice.PYTHON and found.program is not None:
         version = build_launcher.trtexec_version(found.program)
@@ -222,10 +241,11 @@ def _build_engine(
 def _make_sidecar(
     request: BuildRequest, built: BuildResult, gpu: _EngineGpus, builder: BuilderChoice
 ) -> EngineSidecar:
-    options = request.options
+    options, onnx = request.options, Path(request.onnx)
     return EngineSidecar(
         engine=record_of(Path(request.engine)),
-        onnx=record_of(Path(request.onnx)),
+        onnx=record_of(onnx),
+        external=external_files(onnx) if options.strip_weights else (),
         gpu=gpu.name,
         capability=gpu.capability,
         memory=gpu.memory,
@@ -245,7 +265,7 @@ def _make_sidecar(
 def _option_changes(options: EngineOptions) -> dict[str, str]:
     """Return the options that differ from their defaults, as text."""
     plain = EngineOptions()
-    excluded = {"profiles", "plugins", "timing_cache", "weights"}
+    excluded = {"compute_capabilities", "profiles", "plugins", "timing_cache", "weights"}
     return {
         one.name: str(getattr(options, one.name))
         for one in fields(options)
@@ -297,12 +317,14 @@ def open_runner(
     import torch
 
     from .runner_base import check_device
-    from .trt.engine_runner import EngineRunner, load_engine
+    from .trt.engine_runner import EngineRunner, gpu_errors, load_engine
     from .trt.trt_callbacks import make_error_log
 
     check_device(device)
-    loaded = load_engine(trt, path, parse_options(settings or {}), make_error_log(trt))
-    return EngineRunner(trt, loaded, signature, torch.device(device))
+    options = parse_options(settings or {})
+    with gpu_errors():
+        loaded = load_engine(trt, path, options, make_error_log(trt))
+        return EngineRunner(trt, loaded, signature, torch.device(device))
 
 
 def inspect(path: Path) -> Inspection:
@@ -317,7 +339,6 @@ def inspect(path: Path) -> Inspection:
         **{f"profile {i}": profile for i, profile in enumerate(sidecar.profiles)},
         **({"plugins": ", ".join(sidecar.plugins)} if sidecar.plugins else {}),
         **({"weights": f"none: they come from {sidecar.onnx.name}"} if sidecar.stripped else {}),
-        **({"float64 in the model": ", ".join(sidecar.doubles)} if sidecar.doubles else {}),
         **sidecar.options,
     }
     return Inspection(
@@ -345,7 +366,7 @@ def read_metadata(path: Path) -> Mapping[str, str]:
 def coverage(path: Path, example: Feed, device: str) -> Coverage | None:
     """Return the compute dtypes from the sidecar, weighted by time if the engine runs here."""
     sidecar = read_sidecar(path)
-    if not sidecar.layers:
+    if not any(layer.computes for layer in sidecar.layers):
         return None
     return coverage_of(sidecar.layers, _layer_times(path, example, device, sidecar.layers))
 
@@ -359,5 +380,6 @@ def _layer_times(
     try:
         with open_runner(path, device, Signature(inputs=())) as runner:
             return runner.layer_times(example)
-    except (MissingError, RunnerError):
+    except Exception as error:  # noqa: BLE001 - the shares are then by layers
+        _LOG.warning("the layers of %s were not timed: %s", path.name, first_line(error))
         return None

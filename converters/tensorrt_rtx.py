@@ -37,6 +37,7 @@ MADE_FROM: Mapping[Precision, str] = tensorrt_engine.MADE_FROM
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cuda",)
 FINISHED_BY: str = "build-trt"
+FLOOR_FACTOR: float = tensorrt_engine.FLOOR_FACTOR
 _MAGIC = b"vtrt"  # the first bytes of an engine; measured with 1.7.1
 
 
@@ -59,7 +60,12 @@ def claims(path: Path) -> bool:
 
 def preflight(job: Job) -> Preflight:
     """Find what TensorRT-RTX would reject in the job's parent."""
-    return tensorrt_engine.preflight(job)
+    return tensorrt_engine.preflight(job, TrtLibrary.RTX)
+
+
+def limit_precision(precision: Precision, settings: Mapping[str, str]) -> Precision:
+    """Return the precision whose limits apply, which TF32 lowers as in TensorRT."""
+    return tensorrt_engine.limit_precision(precision, settings)
 
 
 def convert(job: Job, host: BuildHost = tensorrt_engine.THIS_HOST) -> Converted:

@@ -246,13 +246,14 @@ class Preflight:
 
     `blockers` are what the framework will reject, `warnings` what it may; each names the operator
     and the module path. `memory` estimates the device bytes at the largest sizes. `source` names
-    the origin of the rules, with their version.
+    the origin of the rules, with their version. `option` may help against the blockers.
     """
 
     blockers: tuple[str, ...]
     warnings: tuple[str, ...]
     memory: int
     source: str
+    option: str = ""
 
 
 class Configured(Target, Protocol):

@@ -212,6 +212,10 @@ class ErrorCode(_Code):
         "input-rejected", "a runtime rejects the shape or dtype of a feed",
         "use the shapes and dtypes in the message",
     )
+    OUT_OF_MEMORY = (
+        "out-of-memory", "the device has too little memory to run the model",
+        "free its memory, or give smaller sizes with `--input`",
+    )
     RUNTIME_FAILED = (
         "runtime-failed", "a call of a runtime's API fails",
         "`--debug` shows its traceback",
@@ -308,3 +312,18 @@ class ReasonCode(_Code):
         "budget", "no choice of layers in floating point met the budget",
         "allow more trials (`--max-trials`), a larger drop, or use a higher precision",
     )
+
+
+class SkippedCheck(StrEnum):
+    """A check that needs the source, skipped where an artifact is judged by stored references."""
+
+    SECOND_LOOK = "second-look"
+    FLOAT64 = "float64"
+    SWEEP = "sweep"
+    SEARCH = "search"
+    VALUE_RANGES = "value-ranges"
+    WEIGHTS = "weights"
+    SENSITIVITY = "sensitivity"
+    ACCURACY = "accuracy"
+    DIAGNOSIS = "diagnosis"
+    FEEDS = "feeds"

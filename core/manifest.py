@@ -9,7 +9,7 @@ from .findings import BranchRecord, FeedRecord, Localisation, Warned
 from .kinds import Precision
 from .records import Artifact, Attempt, Checkpoint, Dependencies, FileRecord, artifact_names
 from .signature import Signature
-from .verdict import State, Verdict
+from .verdict import Limits, State, Verdict
 
 SCHEMA_VERSION = 2
 
@@ -61,7 +61,9 @@ class Pending:
     `options`, `notes` and `judged_as` of the conversion. `made_from` and `parent` are name and
     SHA-256 of the artifact to build from, `reason` is why it was not finished here; `command` with
     the folder appended finishes it. `warnings` and `memory` (estimated bytes) are the results of
-    the pre-flight, by the rules of `source`.
+    the pre-flight, by the rules of `source`. `references` are files with the feeds and eager's
+    outputs, with which the step is judged where the checkpoint or its code is missing. `limits` are
+    those that were asked for, by output; `""` is for all.
     """
 
     step: str
@@ -80,6 +82,8 @@ class Pending:
     options: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     judged_as: Precision | None = None
+    references: tuple[FileRecord, ...] = ()
+    limits: dict[str, Limits] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +121,10 @@ class Manifest:
 
     @property
     def files(self) -> tuple[FileRecord, ...]:
-        """The files of all artifacts, including rejected ones and those that are not judged yet."""
-        built = (file for one in self.pending for file in one.files)
-        return (*(file for artifact in self.artifacts for file in artifact.files), *built)
+        """The files of all artifacts, including rejected ones, and of pending steps; each once."""
+        made = (file for artifact in self.artifacts for file in artifact.files)
+        waiting = (file for one in self.pending for file in (*one.files, *one.references))
+        return tuple(dict.fromkeys((*made, *waiting)))
 
     def verdict_of(self, artifact: str) -> Verdict | None:
         """Return the verdict on an artifact, if it was judged."""

@@ -12,6 +12,7 @@ from .findings import Accuracy, TradeOff
 from .kinds import Precision
 from .verdict import Tolerance
 
+UNKNOWN_DTYPE = "unknown"  # of layers whose compute dtype cannot be read
 PENDING_FOLDER = "pending"  # of files that are built and not judged yet
 REJECTED_FOLDER = (
     "rejected"  # the folder of rejected files, and the prefix of a rejected artifact's name
@@ -37,7 +38,7 @@ class FileRecord:
     name: str
     size: int
     sha256: str
-    role: str = "model"  # model | data | debug | weights | config | samples
+    role: str = "model"  # model | data | debug | weights | config | samples | references
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +115,9 @@ class CalibrationRecord:
 class Coverage:
     """The compute dtypes of an artifact, measured on the artifact itself.
 
-    `layers` counts compute layers (convolutions, matrix products, recurrent cells) by dtype;
-    `share` is each dtype's part of the work, 0 to 1, where `work` is the unit.
+    `layers` counts compute layers (convolutions, matrix products, recurrent cells) by dtype, where
+    `unknown` stands for layers that could not be read; `share` is each dtype's part of the work,
+    0 to 1, where `work` is the unit.
     """
 
     layers: dict[str, int]

@@ -10,6 +10,7 @@ from random import Random
 from typing import Protocol, runtime_checkable
 
 from .contract import Array, Feed, Outputs, Runner, Target
+from .kinds import Precision
 from .signature import Signature
 
 
@@ -26,6 +27,24 @@ def runtime_settings(target: Target, device: str) -> dict[str, str]:
     """Return the device and runtime settings that judge artifacts of a format."""
     settings = target.judge_settings(device) if isinstance(target, Settled) else {}
     return {"device": device, **settings}
+
+
+@runtime_checkable
+class HostBound(Target, Protocol):
+    """A target whose files are built for one host; `RUN_SETTINGS` do not change what is built."""
+
+    RUN_SETTINGS: frozenset[str]
+
+    def is_for_host(self, path: Path) -> bool:
+        """Return whether a file was built for this host and the runtime that it has now."""
+        ...
+
+
+@runtime_checkable
+class WideFloor(Target, Protocol):
+    """A target whose kernels sum float32 in an order that errs more than other runtimes' do."""
+
+    FLOOR_FACTOR: float  # of the noise floor, in place of the tolerance's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +72,15 @@ class SelfTuned(Target, Protocol):
         Raises:
             RunnerError: the runtime cannot open it.
         """
+        ...
+
+
+@runtime_checkable
+class LimitsChosen(Target, Protocol):
+    """A target whose files may compute in less than the precision that was asked for."""
+
+    def limit_precision(self, precision: Precision, settings: Mapping[str, str]) -> Precision:
+        """Return the precision whose limits a file built with these settings is held to."""
         ...
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from .domain import Domain
 from .findings import Histogram, Sensitivity, WorstFeed
-from .kinds import ReasonCode
+from .kinds import ReasonCode, SkippedCheck
 
 _FLOAT_PREFIXES = ("float", "complex", "bfloat")
 
@@ -243,6 +243,25 @@ class GroupVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoredComparison:
+    """The references that a prepared step was finished with.
+
+    `created`, `modelc` and `torch` are those of the run that stored them. With `source`, eager ran
+    on this host too; `differing` are then the feeds on which its outputs and the stored ones are
+    farther apart than FP32 allows. Without it, the stored outputs took eager's place, and `skipped`
+    are the checks that did not run.
+    """
+
+    created: str
+    modelc: str
+    torch: str
+    feeds: int
+    source: bool = False
+    differing: tuple[str, ...] = ()
+    skipped: tuple[SkippedCheck, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """Whether one artifact equals eager, on which feeds, within which tolerance, and why not.
 
@@ -251,7 +270,8 @@ class Verdict:
     `restricted_values` are the least and the greatest value of inputs for whose chosen range it is
     right in a part only. `by_default` is the result under the runtime's defaults, if less precise.
     `domain` is for a file judged by itself; in a manifest, the artifact has it. `sensitivity` is
-    what the feeds and limits would have detected.
+    what the feeds and limits would have detected. `stored` are the references of a prepared step
+    that were used.
     """
 
     artifact: str
@@ -272,6 +292,7 @@ class Verdict:
     domain: Domain | None = None
     groups: tuple[GroupVerdict, ...] = ()
     sensitivity: Sensitivity | None = None
+    stored: StoredComparison | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", "; ".join(one.text for one in self.reasons))

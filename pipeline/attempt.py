@@ -15,7 +15,7 @@ from ..capture.model_copy import PATCH
 from ..capture.refusals import find_numpy_use
 from ..capture.rewrite_table import apply_rewrites
 from ..converters.quantizers.layer_switches import can_switch
-from ..core.contract import Converted, Deferred, Job, Quantized, Quantizer
+from ..core.contract import Converted, Job, Quantized, Quantizer
 from ..core.domain import Domain
 from ..core.errors import ModelcError
 from ..core.findings import Accuracy
@@ -46,9 +46,9 @@ from .provenance.seals import (
     digest_judging,
     signature_digest,
 )
-from .quantization import make_quantization, quantize_parent, refuse_uncovered
+from .quantization import check_int8_coverage, make_quantization, quantize_parent
 from .restrict_values import restrict_inputs, restrict_reference
-from .run_context import StepWork
+from .run_context import Product, StepWork
 from .stated_inputs import load_functions
 from .verdict_rules import apply_artifact_rules, judge_file
 
@@ -145,7 +145,7 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
         product = convert_step(changed, recipe, source)
     if source is not None:
         rmtree(source.path.parent)  # may take gigabytes, once per quantizer
-    judged = add_size_feeds(run.eager, product.converted.places, found=_extra_sizes(work, recipe))
+    judged = add_size_feeds(run.eager, product.converted.places, found=extra_sizes(work, recipe))
     request = JudgeRequest(
         candidate=step_candidate(work, product.converted, product.path, aside=product.workplace),
         eager=judged,
@@ -159,7 +159,8 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
     if of_file.verdict.restricted_values:
         rmtree(product.workplace)  # its embedded domain is too large
         inputs = restrict_inputs(run.eager.signature.inputs, of_file.verdict.restricted_values)
-        return try_recipe(work.within(restrict_reference(run.eager, inputs)), recipe, met=met)
+        again = replace(work, step=replace(step, built=None), on_built=None)
+        return try_recipe(again.within(restrict_reference(run.eager, inputs)), recipe, met=met)
     capture = _look_at_capture(work, recipe, product.converted, met)
     judgment = apply_artifact_rules(replace(request, capture=capture), of_file)
     latency = report_latency(measure_step_latency(work, product.path))
@@ -201,9 +202,14 @@ def _look_at_capture(
     )
 
 
-def _extra_sizes(work: StepWork, recipe: Recipe) -> tuple[Mapping[str, int], ...]:
-    """Return the sizes, beyond those of the feeds, at which the artifact is judged."""
+def extra_sizes(work: StepWork, recipe: Recipe) -> tuple[Mapping[str, int], ...]:
+    """Return the sizes, beyond those of the feeds, at which the artifact is judged.
+
+    Stored references have feeds of these sizes.
+    """
     run, parent = work.run, work.parent
+    if not run.eager.has_source:
+        return ()
     job = replace(
         make_job(replace(work, parent=replace(parent, path=None)), Path()),
         programs=run.memory.programs.get((), {}),  # a rewritten copy may lack a branch
@@ -218,21 +224,6 @@ def _use_rewritten(work: StepWork, recipe: Recipe) -> Iterator[StepWork]:
     eager = work.run.eager
     with apply_rewrites(eager.model, recipe.rewrites, example=eager.example) as model:
         yield work.within(replace(eager, model=model))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Product:
-    """The result of a conversion in its workplace."""
-
-    workplace: Path
-    converted: Converted
-    files: tuple[FileRecord, ...]
-    coverage: Coverage | None
-
-    @property
-    def path(self) -> Path:
-        """The model file."""
-        return self.workplace / self.files[0].name
 
 
 def _quantize_parent(work: StepWork, recipe: Recipe) -> Quantized:
@@ -270,11 +261,13 @@ def convert_step(
         samples = () if step.built is not None else _write_samples(work, workplace)
         made = [*converted.files, *samples]
         files = tuple(record_of(workplace / name, role=role) for name, role in made)
+        if work.on_built is not None and step.built is None:
+            work.on_built(Product(workplace=workplace, converted=converted, files=files))
         device = run.order.judging.device_for(step.target)
         run.eager.model.release_pages()  # only the artifact runs from here on
         coverage = step.target.coverage(workplace / files[0].name, run.eager.example, device)
-        if coverage is not None or not isinstance(step.target, Deferred):
-            refuse_uncovered(step, coverage)
+        notes = check_int8_coverage(step, coverage)
+        converted = replace(converted, notes=(*converted.notes, *notes))
     return Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
 
 
@@ -297,7 +290,8 @@ def _take_built(work: StepWork, workplace: Path) -> Converted:
 def _attempt_metadata(work: StepWork, recipe: Recipe) -> dict[str, str]:
     """Return the metadata on parent, judging options and recipe to embed in the artifact."""
     step, parent, run = work.step, work.parent, work.run
-    tolerance = run.order.select_judging(step.wanted).tolerance_for(step.wanted.precision)
+    judging = run.order.select_judging(step.wanted)
+    tolerance = judging.tolerance_for(step.wanted.precision, step.target)
     capture = parent.capture if recipe.capture is None else str(recipe.capture)
     return {
         PARENT_KEY: parent.digest,

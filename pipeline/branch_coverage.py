@@ -282,7 +282,7 @@ def watch_branches(
             clock.detail = f"not observed: {reason}"
     before = () if then is None else get_accepted_branches(then)
     if not reason:
-        _check_accepted([text for text in accept if text not in before], found.records)
+        check_accepted([text for text in accept if text not in before], found.records)
     return replace(found, accept=(*found.accept, *before)).records
 
 
@@ -296,7 +296,7 @@ def update_branches(
     return replace(manifest, branches=records, artifacts=tuple(artifacts))
 
 
-def _check_accepted(accept: Sequence[str], records: Sequence[BranchRecord]) -> None:
+def check_accepted(accept: Sequence[str], records: Sequence[BranchRecord]) -> None:
     """Check that each accepted branch exists."""
     places = [record.place for record in records]
     for text in accept:

@@ -133,7 +133,7 @@ def build_step(work: StepWork) -> StepResult:
     smaller domains. Quantizers are all tried.
     """
     clock = Clock()
-    work = _in_domain(work, domain_inputs(work.parent.domain, work.run.eager))
+    work = within_domain(work, domain_inputs(work.parent.domain, work.run.eager))
     step, run = work.step, work.run
     tried = _try_all(work)
     if step.captures and not tried.has_passed():
@@ -170,11 +170,11 @@ def build_above_one(work: StepWork) -> StepResult | None:
     A runtime may fail only at size 1, or after it: OpenVINO 2026.4 keeps the strides of an
     attention whose first run has one token. Return None if the artifact does not pass there either.
     """
-    work = _in_domain(work, domain_inputs(work.parent.domain, work.run.eager))
+    work = within_domain(work, domain_inputs(work.parent.domain, work.run.eager))
     step, run = work.step, work.run
     clock, tried = Clock(), _StepAttempts(step=step)
     for inputs in domains_above_one(run.eager.signature):
-        tried.all_of(recipes_for(step), _in_domain(work, inputs))
+        tried.all_of(recipes_for(step), within_domain(work, inputs))
         if tried.has_passed():
             run.workspace.folder.forget()
             best = choose_trial(tried.trials)
@@ -205,7 +205,7 @@ def _try_all(work: StepWork) -> _StepAttempts:
     return tried
 
 
-def _in_domain(work: StepWork, inputs: tuple[InputSpec, ...]) -> StepWork:
+def within_domain(work: StepWork, inputs: tuple[InputSpec, ...]) -> StepWork:
     """Return the work restricted to the domain of `inputs`, without cached captures."""
     run = work.run
     if inputs == run.eager.signature.inputs:
@@ -234,7 +234,7 @@ def _try_narrower_domains(tried: _StepAttempts, work: StepWork) -> None:
             )
             if narrowed is None or not accepted:
                 break
-            within = _in_domain(within, narrowed.narrow(within.run.eager.signature).inputs)
+            within = within_domain(within, narrowed.narrow(within.run.eager.signature).inputs)
             before = len(tried.errors), len(tried.trials)
             run.workspace.progress.note(
                 f"{tried.step.name}: {recipe.name} in the smaller domain {narrowed}"

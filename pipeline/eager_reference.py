@@ -16,6 +16,7 @@ from ..core.dims import check_typos
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ..core.findings import SIZED
 from ..core.grammar import parse_input
+from ..core.kinds import SkippedCheck
 from ..core.manifest import FeedPlan
 from ..core.records import Checkpoint
 from ..core.signature import Signature, ValueRange, merge_inputs
@@ -39,6 +40,7 @@ from .run_progress import Progress
 from .run_reference import check_finite, check_stateless, note_nonfinite_weights, run_reference
 from .size_probe import choose_mask_sense, describe_unverified_dims
 from .stated_inputs import check_input_specs, describe_static_dims
+from .stored_use import StoredUse
 from .user_samples import UserSamples, describe_outliers, further_feeds, load_user_samples
 from .value_search import choose_and_report_values
 
@@ -52,8 +54,9 @@ class EagerReference:
 
     `exact` caches the float64 outputs by digest of the feed, filled when an artifact is first
     compared with them. `swept` caches the outputs on the feeds of a sweep by digest; None means
-    that eager rejects the feed. `stamp` guards the checkpoint from before it was loaded. `given`
-    holds the user's own samples.
+    that eager rejects the feed. `moved` caches how far noise moves an output, by digest of the feed
+    and output. `stamp` guards the checkpoint from before it was loaded. `given` holds the user's
+    own samples. `stored` says how references of another host are used, if there are any.
     """
 
     checkpoint: Checkpoint
@@ -68,6 +71,20 @@ class EagerReference:
     swept: dict[str, Outputs | None] = field(default_factory=dict)
     stamp: ChangeGuard = NO_GUARD
     given: UserSamples | None = None
+    moved: dict[str, float] = field(default_factory=dict)
+    stored: StoredUse | None = None
+
+    @property
+    def has_source(self) -> bool:
+        """Whether the model itself is here, and not only what another host stored of it."""
+        return self.stored is None or self.stored.source
+
+    def skip(self, check: SkippedCheck) -> bool:
+        """Return whether a check must be skipped without the model, and note it if so."""
+        if self.stored is None or self.stored.source:
+            return False
+        self.stored.skip(check)
+        return True
 
     @property
     def sample(self) -> Feed | None:

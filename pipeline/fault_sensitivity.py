@@ -70,6 +70,8 @@ def measure_sensitivity(request: JudgeRequest, verdict: Verdict) -> Sensitivity 
     wanted = DEFAULT_FAULTS if given is None else given
     if not wanted or not verdict.passed or not isinstance(target, Plantable):
         return None
+    if not eager.has_source:
+        return None
     if given is None and not _is_cheap(candidate, target, eager):
         return None
     planting = progress.step(title, log=candidate.log, runs_artifact=True)

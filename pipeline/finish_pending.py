@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..converters.registry import TARGETS
 from ..core.contract import Target
+from ..core.errors import ModelcError
 from ..core.events import Noted, Tell, ignore_events
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.process import relax_gc
 from ..core.records import Artifact
+from ..core.target_extensions import HostBound
 from .branch_coverage import update_branches
+from .finish_reference import FinishReference, open_finish_reference
 from .held_out import load_samples, refer_held_out
-from .labelled_accuracy import enter_labelled
 from .manifest_file import write_manifest
 from .order import Order
 from .output_folder import OutputFolder, open_folder
 from .plan import Step, plan_pending
 from .recorded_run import FinishRequest, describe_changed_file, load_manifest
-from .reopen import find_recorded_run
-from .run_context import RunContext, RunSamples
+from .run_context import RunContext, RunSamples, Workspace
 from .run_order import execute_step, make_workspace
 from .run_progress import Progress
 
@@ -50,42 +51,59 @@ def finish_pending(
     manifest, folder = load_manifest(request.out), request.out
     if not manifest.pending:
         return _check_finished(manifest, folder, tell)
-    run = find_recorded_run(manifest, folder, request.moved, request.judging)
     plan = plan_pending(manifest.pending, targets)
     with relax_gc(), ExitStack() as held, open_folder(folder) as place:
         place.own(file.name for file in manifest.files)
         place.claim(step.file for step in plan)
         progress = Progress(tell=tell, logs=place.logs)
-        checkpoint = run.read_checkpoint(progress)
-        order = Order(
-            source=run.source,
-            wanted=tuple(step.wanted for step in plan),
-            out=folder,
-            judging=run.judging,
-            signature=manifest.signature,
-            cache=request.cache,
-            measuring=request.measuring,
-        )
-        eager = run.open_eager(checkpoint, progress)
-        done = update_branches(manifest, eager, run.judging.accept, progress)
+        opened = open_finish_reference(manifest, request, progress)
+        done, eager = manifest, opened.eager
+        if eager is not None:
+            done = update_branches(manifest, eager, opened.judging.accept, progress)
         # Of this run's steps, those that an interrupted run finished keep their results.
         names = (*sorted(request.resume.done), *(step.name for step in plan))
         steps = tuple(dict.fromkeys(names))
         done = replace(done, steps=steps, failures=request.resume.failures)
         if on_start is not None:
             on_start(done)
-        context = RunContext(
-            order=order,
-            eager=eager,
-            workspace=make_workspace(order, place, progress),
-            samples=RunSamples(labelled=enter_labelled(order.measuring, eager, progress, held)),
+        order = Order(
+            source=opened.source,
+            wanted=tuple(step.wanted for step in plan),
+            out=folder,
+            judging=opened.judging,
+            signature=manifest.signature,
+            cache=request.cache,
+            measuring=request.measuring,
+        )
+        workspace = make_workspace(order, place, progress)
+        labelled = opened.open_labelled(order.measuring, held)
+        run = _FinishRun(
+            order=order, opened=opened, workspace=workspace, samples=RunSamples(labelled=labelled)
         )
         for step, pending in zip(plan, manifest.pending, strict=True):
             if step.name not in request.resume.done:
-                settings = {**pending.settings, **request.settings}
-                mine = replace(context, order=replace(order, settings=settings))
-                done = _finish_step(step, pending, done, mine)
+                mine = replace(pending, settings={**pending.settings, **request.settings})
+                done = run.finish(step, mine, done)
         return done
+
+
+def _reuse_built(step: Step, settings: Mapping[str, str], context: RunContext) -> Step:
+    """Return the step without its built files if they are not for this host and its settings."""
+    target, built = step.target, step.built
+    if built is None or not isinstance(target, HostBound):
+        return step
+    folder = context.workspace.folder.path
+    then, now = (
+        {name: value for name, value in some.items() if name not in target.RUN_SETTINGS}
+        for some in (built.settings, settings)
+    )
+    file = built.files[0].name
+    if describe_changed_file(built, folder) or (then == now and target.is_for_host(folder / file)):
+        return step  # a changed file is a failure
+    context.workspace.progress.note(
+        f"{step.name}: {file} was built for another host or with other options: built again"
+    )
+    return replace(step, built=None)
 
 
 def _check_finished(manifest: Manifest, folder: Path, tell: Tell) -> Manifest:
@@ -106,24 +124,49 @@ def _check_finished(manifest: Manifest, folder: Path, tell: Tell) -> Manifest:
     return replace(manifest, steps=steps, failures=(*manifest.failures, *faults))
 
 
-def _finish_step(step: Step, pending: Pending, manifest: Manifest, context: RunContext) -> Manifest:
-    """Execute the step, if the artifact that it is built from is unchanged."""
-    parent = next((a for a in manifest.artifacts if a.name == pending.made_from), None)
-    reason = _describe_altered(pending, parent, context.workspace.folder)
-    if parent is None or reason:
-        failure = Failure(
-            step=step.name,
-            message=f"not built: {reason}",
-            hint="prepare it again from the checkpoint",
-            exit_code=_CHANGED_EXIT_CODE,
+@dataclass(frozen=True, kw_only=True)
+class _FinishRun:
+    """What the pending steps of a folder share while they are finished."""
+
+    order: Order
+    opened: FinishReference
+    workspace: Workspace
+    samples: RunSamples
+
+    def finish(self, step: Step, pending: Pending, manifest: Manifest) -> Manifest:
+        """Execute the step, if the artifact that it is built from is unchanged."""
+        folder, progress = self.workspace.folder, self.workspace.progress
+        parent = next((a for a in manifest.artifacts if a.name == pending.made_from), None)
+        reason = _describe_altered(pending, parent, folder)
+        if parent is None or reason:
+            hint = "prepare it again from the checkpoint"
+            return self._fail(step, f"not built: {reason}", hint, manifest)
+        try:
+            eager = self.opened.eager_of(pending)
+        except ModelcError as error:
+            return self._fail(step, f"not built: {error.message}", error.hint, manifest)
+        order = replace(
+            self.order,
+            judging=self.order.judging.use_limits(pending.limits),
+            settings=pending.settings,
+            references=bool(pending.references),
         )
+        feeds = load_samples(parent, folder.path)
+        held_out = refer_held_out(feeds, eager, progress)
+        context = RunContext(
+            order=order,
+            eager=eager,
+            workspace=self.workspace,
+            samples=replace(self.samples, held_out=held_out, record=parent.calibration),
+            created=manifest.created,
+        )
+        return execute_step(_reuse_built(step, pending.settings, context), manifest, context)
+
+    def _fail(self, step: Step, message: str, hint: str, manifest: Manifest) -> Manifest:
+        failure = Failure(step=step.name, message=message, hint=hint, exit_code=_CHANGED_EXIT_CODE)
         done = replace(manifest, failures=(*manifest.failures, failure))
-        write_manifest(done, context.workspace.folder.path)
+        write_manifest(done, self.workspace.folder.path)
         return done
-    feeds = load_samples(parent, context.workspace.folder.path)
-    held_out = refer_held_out(feeds, context.eager, context.workspace.progress)
-    samples = replace(context.samples, held_out=held_out, record=parent.calibration)
-    return execute_step(step, manifest, replace(context, samples=samples))
 
 
 def _describe_altered(pending: Pending, parent: Artifact | None, folder: OutputFolder) -> str:

@@ -20,11 +20,12 @@ from .run_progress import Progress
 
 if TYPE_CHECKING:
     from ..core.signature import Signature
+    from ..validators.feeds import NamedFeed
     from .eager_reference import EagerReference
 
 FLOAT64_STEP = "float64 reference"
-_FP32_ROUNDING = 2.0**-24
-_MAX_PAIRS = 3  # seven draws with eager's own; their RMS is far off with probability 1e-3
+FP32_ROUNDING = 2.0**-24
+NOISE_PAIRS = 3  # seven draws with eager's own; their RMS is far off with probability 1e-3
 # Beside the longest row, feeds (at least) that estimate eager's usual float32 error.
 _MAX_OTHERS = 3
 
@@ -46,7 +47,7 @@ def add_float64(
     if missing and not eager.model.no_float64:
         with progress.step(FLOAT64_STEP, log="eager") as clock:
             for done, reference in enumerate(missing, start=1):
-                if _run_float64(reference, eager) is None:
+                if run_float64(reference, eager) is None:
                     clock.detail = "none"
                     break
                 progress.advance(FLOAT64_STEP, done, len(missing))
@@ -63,8 +64,11 @@ def add_exact(
     Feeds with settled ties get none, since float64 may settle them differently.
     """
     found = tuple(
-        replace(one, exact=_run_float64(one, eager))
-        if one.exact is None and one.feed.name in feeds and not one.settled
+        replace(one, exact=exact)
+        if one.exact is None
+        and one.feed.name in feeds
+        and not one.settled
+        and (exact := run_float64(one, eager)) is not None
         else one
         for one in references
     )
@@ -124,7 +128,8 @@ def _reference_key(reference: ReferenceOutputs) -> str:
     return feed_digest(reference.feed.arrays).hex()
 
 
-def _run_float64(reference: ReferenceOutputs, eager: EagerReference) -> Outputs | None:
+def run_float64(reference: ReferenceOutputs, eager: EagerReference) -> Outputs | None:
+    """Return eager's float64 outputs, computed once; None if it gives none."""
     key = _reference_key(reference)
     if key not in eager.exact:
         outputs = eager.model.run_exact(reference.feed.arrays)
@@ -170,9 +175,9 @@ def unstable_feeds(
         reference = known.get(output.feed)
         if reference is None or output.feed in found:
             continue
-        if reference.feed.kind != "value" or reference.feed.name == NEGATED:
-            continue  # usual values
-        moved = _relative_movement(output.output, reference, eager)
+        if not is_tested_for_stability(reference.feed):
+            continue
+        moved = find_movement(output.output, reference, eager)
         if moved > GROSS_ERROR:
             share = f"{100 * min(moved, 1.0):.0f} %"
             found[output.feed] = (
@@ -180,6 +185,19 @@ def unstable_feeds(
                 f"order of sums, changes eager's output {output.output!r} by {share} of its peak"
             )
     return found
+
+
+def find_movement(name: str, reference: ReferenceOutputs, eager: EagerReference) -> float:
+    """Return how far noise moves an output, relative to its peak; computed once."""
+    key = f"{_reference_key(reference)} {name}"
+    if key not in eager.moved:
+        eager.moved[key] = _relative_movement(name, reference, eager)
+    return eager.moved[key]
+
+
+def is_tested_for_stability(feed: NamedFeed) -> bool:
+    """Return whether eager may be unstable on the feed: its values are extreme."""
+    return feed.kind == "value" and feed.name != NEGATED
 
 
 def _relative_movement(name: str, reference: ReferenceOutputs, eager: EagerReference) -> float:
@@ -240,7 +258,7 @@ def _run_sequential(reference: ReferenceOutputs, eager: EagerReference) -> Outpu
 
 
 def _draw_noise(reference: ReferenceOutputs, eager: EagerReference) -> tuple[Outputs, ...]:
-    found = eager.model.draw_perturbed(reference.feed.arrays, _FP32_ROUNDING, pairs=_MAX_PAIRS)
+    found = eager.model.draw_perturbed(reference.feed.arrays, FP32_ROUNDING, pairs=NOISE_PAIRS)
     return tuple(outputs for outputs in found if has_same_shapes(outputs, reference.outputs))
 
 

@@ -215,17 +215,18 @@ class JudgeRequest:
     @cached_property
     def case(self) -> JudgeCase:
         """The candidate with its feeds; eager's outputs in float64 too if the tolerance asks it."""
-        tolerance = self.judging.tolerance_for(self.candidate.precision)
+        candidate = self.candidate
+        tolerance = self.judging.tolerance_for(candidate.precision, candidate.target)
         references = (*self.eager.references, *self.held_out)
         if tolerance.floor_factor is not None:
             references = add_float64(references, self.eager, self.progress)
-        beyond = beyond_feeds(references, self.candidate.precision)
+        beyond = beyond_feeds(references, candidate.precision)
         return JudgeCase(
-            candidate=self.candidate,
+            candidate=candidate,
             eager=self.eager,
             references=references,
             tolerance=tolerance,
-            device=self.judging.device_for(self.candidate.target),
+            device=self.judging.device_for(candidate.target),
             loose=loose_feeds(self.eager, self.held_out) | beyond,
         )
 

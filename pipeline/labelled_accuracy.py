@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..calibration.labelled_set import LabelledBatch, LabelledSet, open_labelled_set
+from ..calibration.sample_reader import feed_digest
 from ..checkpoints.factory import import_object
 from ..core.contract import Advance, Array, Outputs, Runner, no_progress
 from ..core.errors import ErrorCode, Hint, Option, RunnerError, UsageError, unknown_name_error
@@ -184,7 +185,8 @@ class LabelledFeeds:
     """An opened labelled set and eager's outputs on it, computed once.
 
     `signature` is that of the eager reference. `output` is the one that the metric reads. `digests`
-    holds one digest per batch.
+    holds one digest per batch. `predictions` are that output by digest of the batch's feed, if they
+    are to be stored.
     """
 
     samples: LabelledSet
@@ -193,6 +195,7 @@ class LabelledFeeds:
     output: str
     eager: ModelAnswers
     digests: tuple[bytes, ...]
+    predictions: Mapping[str, Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -225,9 +228,16 @@ class LabelledFeeds:
 
 
 def enter_labelled(
-    measuring: Measuring | None, eager: EagerReference, progress: Progress, held: ExitStack
+    measuring: Measuring | None,
+    eager: EagerReference,
+    progress: Progress,
+    held: ExitStack,
+    *,
+    keeps: bool = False,
 ) -> LabelledFeeds | None:
     """Open the data until `held` closes and run eager on all of it; None if nothing is measured.
+
+    With `keeps`, its predictions are kept, for another host.
 
     Raises:
         UsageError: the data, its labels or the metric are unusable.
@@ -240,18 +250,22 @@ def enter_labelled(
             measuring.data, eager.signature, lambda spec: import_object(spec, "--data")
         )
     held.enter_context(samples)
-    labelled = _run_eager_on_labels(samples, ModelAnswers(metric), measuring, eager, progress)
+    predictions: dict[str, Array] | None = {} if keeps else None
+    labelled = _run_eager_on_labels(
+        samples, ModelAnswers(metric), measuring, eager, progress, predictions
+    )
     for note in samples.notes:
         progress.note(f"labelled data: {note}")
     return labelled
 
 
-def _run_eager_on_labels(
+def _run_eager_on_labels(  # noqa: PLR0913, PLR0917 - data, metric, eager, and what is kept
     samples: LabelledSet,
     scores: ModelAnswers,
     measuring: Measuring,
     eager: EagerReference,
     progress: Progress,
+    predictions: dict[str, Array] | None,
 ) -> LabelledFeeds:
     title = "eager on labelled data"
     digests: list[bytes] = []
@@ -262,6 +276,8 @@ def _run_eager_on_labels(
             output = output or _choose_output(outputs, measuring.output)
             _score_batch(scores, outputs, output, batch, samples)
             digests.append(batch.digest)
+            if predictions is not None:
+                predictions[feed_digest(batch.feed).hex()] = outputs[output]
             progress.advance(title, len(scores), max(len(scores), samples.places))
         broken = int((scores.count_nonfinite(0, len(scores)) > 0).sum())
         if not math.isfinite(scores.value):
@@ -287,6 +303,7 @@ def _run_eager_on_labels(
         output=output,
         eager=scores,
         digests=tuple(digests),
+        predictions=predictions or {},
     )
 
 

@@ -120,6 +120,11 @@ class ConversionOptions:
         "auto, which tries those that the format supports.", Panel.CAPTURE, commands=On.EXPORT,
         choices=val.CAPTURES, lists_choices=True, default="auto", parse=val.parse_capture,
         metavar="CAPTURE")
+    references: bool = switch(
+        "no-references",
+        "For a step that another host finishes, omit eager's outputs: that host then needs the "
+        "checkpoint and the model's code.", Panel.OUTPUT, commands=On.EXPORT | On.TRT,
+        negated=True, partial=True, rebuilds=False)
     opset: int | None = option(
         None, "opset", "ONNX opset; default 20.", Panel.CAPTURE, commands=On.EXPORT, kind=_W,
         least=1,

@@ -13,6 +13,7 @@ from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_erro
 from ..core.kinds import Precision
 from ..core.manifest import Failure
 from ..core.signature import Signature
+from ..core.target_extensions import WideFloor
 from ..core.verdict import Limits, Tolerance
 from ..validators.feeds import LEAST_FEEDS
 from ..validators.tolerance import TOLERANCES, drop_floor, override_limits
@@ -132,12 +133,33 @@ class Judging(JudgingOptions):
         """The limits for all outputs that were asked for."""
         return Limits(**{one.name: getattr(self, one.name) for one in fields(Limits)})
 
-    def tolerance_for(self, precision: Precision) -> Tolerance:
+    @property
+    def limits_by_output(self) -> dict[str, Limits]:
+        """The limits that were asked for, by output, with those for all under `""`."""
+        found = {"": self.limits, **self.by_output}
+        return {name: limits for name, limits in found.items() if limits != Limits()}
+
+    def use_limits(self, then: Mapping[str, Limits]) -> Judging:
+        """Return it with limits that were asked for before, where none are asked for now.
+
+        An untrusted record adds none.
+        """
+        if not then or self.limits_by_output or not self.trusts_record:
+            return self
+        overall = {one.name: getattr(then.get("", Limits()), one.name) for one in fields(Limits)}
+        by_output = {name: limits for name, limits in then.items() if name}
+        return replace(self, **overall, by_output=by_output)
+
+    def tolerance_for(self, precision: Precision, target: Target | None = None) -> Tolerance:
         """What is asked for, in place of what is recorded, in place of the precision's own.
 
-        The noise floor is FP32's alone: less precision errs by more than float32's roundoff.
+        The noise floor is FP32's alone: less precision errs by more than float32's roundoff. Its
+        factor may be the target's.
         """
-        usual = self.recorded or TOLERANCES[precision]
+        own = TOLERANCES[precision]
+        if own.floor_factor is not None and isinstance(target, WideFloor):
+            own = replace(own, floor_factor=target.FLOOR_FACTOR)
+        usual = self.recorded or own
         if precision is Precision.FP32:
             return override_limits(usual, self.limits, self.by_output)
         by_output = {name: drop_floor(limits) for name, limits in self.by_output.items()}

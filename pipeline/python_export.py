@@ -48,6 +48,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     custom_ops: Mapping[str, str] | None = None,
     runtimes: Sequence[str] = (),
     opset: int | None = None,
+    references: bool = True,
     external_data: bool = False,
     narrow: bool = False,
     guard: bool = False,
@@ -86,6 +87,8 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         custom_ops: by operator (`"ns::op"`), the function that writes it in ONNX.
         runtimes: what an ONNX must load in, as `"onnxruntime==1.20"`.
         opset: of ONNX.
+        references: for a step that another host finishes, store eager's outputs, so that it needs
+            neither checkpoint nor code.
         external_data: keep ONNX weights in a file of their own.
         narrow: accept artifacts that hold in a part of the domain, which is then their own.
         guard: put a check of the domain into an ONNX, so that its runtime fails outside of it.
@@ -137,6 +140,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             judging=judging or Judging(),
             capture=capture_method,
             opset=opset,
+            references=references,
             external_data=external_data,
             narrow=narrow,
             guard=guard,

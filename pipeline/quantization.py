@@ -25,7 +25,7 @@ from ..core.errors import ConversionError, ErrorCode, Hint, Option, UsageError
 from ..core.events import Tell
 from ..core.grammar import parse_input
 from ..core.kinds import Precision
-from ..core.records import Coverage, record_of, sha256_of
+from ..core.records import UNKNOWN_DTYPE, Coverage, record_of, sha256_of
 from ..core.signature import Signature, merge_inputs
 from ..validators.feed_values import check_samples, distribution_of, make_generator
 from ..validators.feeds import SAMPLE, draw_feeds
@@ -226,22 +226,29 @@ def quantize_parent(
     return result
 
 
-def refuse_uncovered(step: Step, coverage: Coverage | None) -> None:
-    """Raise ConversionError if the artifact of an INT8 step has no known int8 layer."""
+def check_int8_coverage(step: Step, coverage: Coverage | None) -> tuple[str, ...]:
+    """Check that an artifact of an INT8 step computes in int8; a note if that is not known.
+
+    What cannot be read is judged by the artifact's outputs alone.
+
+    Raises:
+        ConversionError: every compute layer is known, and none is int8.
+    """
     if step.wanted.precision is not Precision.INT8:
-        return
+        return ()
     if coverage is None:
-        raise ConversionError(
-            f"cannot read which dtype the layers of {step.name} compute in, as int8 requires",
-            hint="see the log of this step",
-        )
-    if not coverage.layers.get("int8"):
-        found = ", ".join(f"{count} in {dtype}" for dtype, count in coverage.layers.items())
-        raise ConversionError(
-            f"no layer of {step.name} computes in int8 ({found or 'none'})",
-            hint=Hint("keep fewer layers with ", Option("keep-fp")),
-            option="keep-fp",
-        )
+        return (f"cannot read which dtype the layers of {step.name} compute in",)
+    if coverage.layers.get("int8"):
+        return ()
+    unknown, total = coverage.layers.get(UNKNOWN_DTYPE, 0), sum(coverage.layers.values())
+    if unknown:
+        return (f"the dtype of {unknown} of {total} compute layers of {step.name} is unknown",)
+    found = ", ".join(f"{count} in {dtype}" for dtype, count in coverage.layers.items())
+    raise ConversionError(
+        f"no layer of {step.name} computes in int8 ({found or 'none'})",
+        hint=Hint("keep fewer layers with ", Option("keep-fp")),
+        option="keep-fp",
+    )
 
 
 def quantization_key(work: QuantizationTask) -> str:

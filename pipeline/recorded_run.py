@@ -149,6 +149,13 @@ def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source
             option="allow-pickle",
             code=ErrorCode.CONSENT_REQUIRED,
         )
+    return source_of_record(manifest, folder, moved)
+
+
+def source_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Source:
+    """As `source_from_record`, without looking for the files."""
+    recorded = manifest.checkpoint
+    path = moved.checkpoint or folder / recorded.path
     samples, then = moved.samples, manifest.feeds.samples
     if then is None:
         samples = None

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..core.contract import Runner
-from ..core.errors import RunnerError
+from ..core.errors import ErrorCode, RunnerError
 from ..core.kinds import Precision, ReasonCode
 from ..core.verdict import OutputVerdict, Reason, State, Verdict
 from ..validators.edge_case_feeds import REPEATED
@@ -302,10 +302,16 @@ def beyond_feeds(references: Sequence[ReferenceOutputs], precision: Precision) -
 
 
 def reply_to(runner: Runner, reference: ReferenceOutputs) -> ArtifactOutputs:
-    """Run the artifact on one feed; return its outputs or its error message."""
+    """Run the artifact on one feed; return its outputs or its error message.
+
+    Raises:
+        RunnerError: the device has too little memory, which says nothing about the artifact.
+    """
     try:
         return ArtifactOutputs(outputs=runner.run(reference.feed.arrays))
     except RunnerError as error:
+        if error.code is ErrorCode.OUT_OF_MEMORY:
+            raise
         return ArtifactOutputs(outputs=None, error=error.message)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.contract import Runner, no_progress
 from ..core.dims import bisect_boundary
 from ..core.errors import CheckpointError
-from ..core.kinds import ReasonCode
+from ..core.kinds import ReasonCode, SkippedCheck
 from ..core.signature import InputSpec, Signature, ValueRange
 from ..core.verdict import State
 from ..validators.edge_case_feeds import draw_few_rows
@@ -56,6 +56,8 @@ def restrict_values(request: JudgeRequest, judged: JudgedEvidence) -> JudgedEvid
     ]
     chosen = [spec for spec in specs if spec not in stated]
     if not stated and not plain.verdict.passed:
+        return judged
+    if request.eager.skip(SkippedCheck.VALUE_RANGES):
         return judged
     with request.case.open() as runner:
         trial = _RangeTrial(evidence=evidence, eager=request.eager, runner=runner)

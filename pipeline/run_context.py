@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
-from ..core.contract import CalibrationFeeds
+from ..core.contract import CalibrationFeeds, Converted
 from ..core.domain import Domain
 from ..core.errors import ErrorCode, UsageError
 from ..core.events import Noted, Tell
@@ -21,6 +21,7 @@ from ..core.records import (
     Artifact,
     CalibrationRecord,
     Checkpoint,
+    Coverage,
     FileRecord,
     is_as_recorded,
 )
@@ -77,24 +78,27 @@ class RunMemory:
     `programs` holds captured programs by rewrites and capture. `narrowed` holds eager references
     within smaller domains, by the domain in `--input` syntax. `places` holds sizes at which every
     artifact is judged besides those of the feeds, by the purpose for which they were found. `held`
-    lists sets of rewrites with which an artifact passed, latest first.
+    lists sets of rewrites with which an artifact passed, latest first. `references` are files with
+    eager's outputs for another host, by the domain of the feeds.
     """
 
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
     narrowed: dict[str, EagerReference] = field(default_factory=dict)
     places: dict[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
     held: list[tuple[str, ...]] = field(default_factory=list)
+    references: dict[str, FileRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """The state that every step of one run shares."""
+    """The state that every step of one run shares; `created` is the time of its manifest."""
 
     order: Order
     eager: EagerReference
     workspace: Workspace
     samples: RunSamples = field(default_factory=RunSamples)
     memory: RunMemory = field(default_factory=RunMemory)
+    created: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,12 +120,31 @@ class Parent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Product:
+    """The result of a conversion in its workplace."""
+
+    workplace: Path
+    converted: Converted
+    files: tuple[FileRecord, ...]
+    coverage: Coverage | None = None
+
+    @property
+    def path(self) -> Path:
+        """The model file."""
+        return self.workplace / self.files[0].name
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepWork:
-    """A step of a run and its parent."""
+    """A step of a run and its parent.
+
+    `on_built` receives the files of a conversion before they are loaded for the first time.
+    """
 
     step: Step
     parent: Parent
     run: RunContext
+    on_built: Callable[[Product], object] | None = None
 
     def within(self, eager: EagerReference) -> StepWork:
         """Return the same work with another eager reference."""

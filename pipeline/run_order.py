@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..converters.registry import TARGETS
-from ..core.contract import EAGER, Deferred, Readiness, Target
-from ..core.errors import ConversionError, Hint, ModelcError, Option
+from ..core.contract import EAGER, Deferred, Target
 from ..core.events import Entered, Tell, ignore_events
 from ..core.kinds import Precision
-from ..core.manifest import Manifest, Pending
+from ..core.manifest import Manifest
 from ..core.process import relax_gc
 from ..core.records import REJECTED_FOLDER, Artifact, sha256_of
-from .attempt import convert_step, make_job
 from .branch_coverage import update_branches
 from .build_step import build_above_one, build_step
 from .cache.result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore
@@ -26,7 +25,8 @@ from .labelled_accuracy import enter_labelled
 from .order import Order
 from .other_capture import build_from_other_capture
 from .output_folder import OutputFolder, open_folder
-from .plan import Step, make_plan, make_skipped_failure, step_failure
+from .pending_step import BuiltKeeper, prepare_pending
+from .plan import Step, make_plan, make_skipped_failure
 from .provenance.seals import capture_method
 from .quantization import CalibrationCache, prepare_calibration
 from .recorded_run import has_unknown_trace, record_beside
@@ -88,11 +88,15 @@ def run(
         left = list_remaining_steps(plan, manifest, order.resume)
         workspace = replace(make_workspace(order, folder, progress), tracker=tracker)
         quantizes = any(step.wanted.precision is Precision.INT8 for step in left)
+        keeps = order.references and any(step.pending is not None for step in plan)
+        labelled = enter_labelled(order.measuring, eager, progress, held, keeps=keeps)
+        samples = _open_samples(order, plan if quantizes else (), eager, workspace, held)
         context = RunContext(
             order=order,
             eager=eager,
             workspace=workspace,
-            samples=_open_samples(order, plan if quantizes else (), eager, workspace, held),
+            samples=replace(samples, labelled=labelled),
+            created=manifest.created,
         )
         for done, step in enumerate(left, start=1):
             manifest = execute_step(step, manifest, context)
@@ -118,24 +122,21 @@ def _open_samples(
     workspace: Workspace,
     held: ExitStack,
 ) -> RunSamples:
-    """Open labelled data if the order measures accuracy, and samples if a step quantizes.
+    """Open samples if a step quantizes.
 
     Samples of a loader may lie in a temporary folder, which is removed when `held` closes. If no
     step quantizes, use the calibration record and the held-out samples of the parent.
     """
     progress, folder = workspace.progress, workspace.folder
-    labelled = enter_labelled(order.measuring, eager, progress, held)
     options = order.lowering.calibration
     if options is None or not any(step.quantizers for step in plan):
-        samples = _samples_of_parent(order.parent, eager, workspace)
-        return replace(samples, labelled=labelled)
+        return _samples_of_parent(order.parent, eager, workspace)
     found = prepare_calibration(options, eager, progress, root=folder.path)
     held.callback(found.close)
     return RunSamples(
         calibration=found,
         record=found.record,
         held_out=refer_held_out(found.held_out, eager, progress),
-        labelled=labelled,
     )
 
 
@@ -162,21 +163,28 @@ def _samples_of_parent(
 def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifest:
     """Execute one step and commit its files with the manifest atomically.
 
-    Files that the new manifest no longer lists are removed in the same commit. A rejected artifact
-    is then searched for the layer that causes the error.
+    Files that the new manifest no longer lists are removed in the same commit. What a deferred
+    target built is committed to `pending/` before it is loaded, so that nothing that happens while
+    it is judged costs the build. A rejected artifact is then searched for the layer that causes the
+    error.
 
     Raises:
         CheckpointError: the checkpoint changed during the step.
     """
     context.workspace.progress.tell(Entered(artifact=step.name))
-    made, before = _make_step(step, manifest, context), manifest
-    other = None if _has_passed(made) else build_from_other_capture(step, manifest, context)
+    keeper = BuiltKeeper(step, manifest, context)
+    made = _make_step(step, keeper, context)
+    before = manifest = keeper.manifest
+    if made.failure is not None and keeper.kept is not None:
+        made = replace(made, failure=keeper.hint(made.failure))
+    done = _has_passed(made) or not context.eager.has_source
+    other = None if done else build_from_other_capture(step, manifest, context)
     if other is not None:
         sibling, mother, made = other
         if mother is not None:
             manifest = record_result(manifest, sibling, mother)
             manifest = replace(manifest, steps=(*manifest.steps, sibling.name))
-    elif made.verdict is not None and not made.verdict.passed and step.is_derived:
+    elif not done and made.verdict is not None and step.is_derived:
         parent = _find_parent(step, manifest, context)
         work = parent and StepWork(step=step, parent=parent, run=context)
         made = (work and build_above_one(work)) or made
@@ -190,6 +198,8 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
             text = f"{pending.step} was prepared from an older {step.name}: prepare it again"
             context.workspace.progress.note(text, warning=True)
     context.workspace.folder.commit(now, find_unreferenced_files(before, now))
+    if not context.eager.has_source:
+        return now
     rejection = RejectionContext(
         eager=context.eager,
         progress=context.workspace.progress,
@@ -214,8 +224,9 @@ def _add_key(made: StepResult, key: str) -> StepResult:
     return made
 
 
-def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResult:
+def _make_step(step: Step, keeper: BuiltKeeper, context: RunContext) -> StepResult:
     """Build or prepare the step; skip it if its parent failed or was rejected."""
+    manifest = keeper.manifest
     parent = _find_parent(step, manifest, context)
     if parent is None:
         return StepResult(failure=make_skipped_failure(step, manifest))
@@ -226,6 +237,8 @@ def _make_step(step: Step, manifest: Manifest, context: RunContext) -> StepResul
                 f"{step.name} is only prepared: its accuracy is not measured"
             )
         return prepare_pending(work, step.pending)
+    if isinstance(step.target, Deferred):
+        work = replace(work, on_built=partial(keeper.keep, parent))
     return build_step(work)
 
 
@@ -261,68 +274,4 @@ def _with_capture(parent: Parent, artifact: Artifact, manifest: Manifest) -> Par
         traced=has_unknown_trace(artifact, manifest),
         capture=capture_method(artifact, manifest),
         domain=artifact.domain,
-    )
-
-
-def prepare_pending(work: StepWork, readiness: Readiness) -> StepResult:
-    """Run the target's pre-flight on the parent and leave the step pending.
-
-    A target that needs no device to build is built too, unless its files are there already. Else,
-    if the pre-flight finds blockers, the step fails: another host could not finish it.
-    """
-    step, parent, context = work.step, work.parent, work.run
-    target = step.target
-    if not isinstance(target, Deferred) or parent.path is None:
-        raise RuntimeError(f"{step.name} cannot be prepared")
-    if step.built is not None:
-        return StepResult(pending=step.built)
-    try:
-        with context.workspace.progress.step(f"pre-flight {step.name}", log=step.name) as clock:
-            job = make_job(work, context.workspace.folder.workplace(step.name))
-            found = target.preflight(job)
-            clock.passed = readiness.builds or not found.blockers
-            if not clock.passed:
-                raise _blocker_error(step, found.blockers, context.workspace.folder.logs)
-        product = convert_step(work) if readiness.builds else None
-    except ModelcError as error:
-        return StepResult(failure=step_failure(step, error, []))
-    for warning in found.warnings:
-        context.workspace.progress.note(f"{step.name}: {warning}", warning=True)
-    pending = Pending(
-        step=step.name,
-        target=step.target.NAME,
-        precision=step.wanted.precision,
-        made_from=parent.name,
-        parent=parent.digest,
-        reason=readiness.reason,
-        command=f"modelc {target.FINISHED_BY}",
-        warnings=found.warnings,
-        memory=found.memory,
-        source=found.source,
-        settings=dict(context.order.settings),
-    )
-    if product is None:
-        return StepResult(pending=pending)
-    made = product.converted
-    return StepResult(
-        pending=replace(
-            pending,
-            files=context.workspace.folder.keep_pending(product.files, product.workplace),
-            versions=dict(made.versions),
-            options=dict(made.options),
-            notes=made.notes,
-            judged_as=made.judged_as,
-        )
-    )
-
-
-def _blocker_error(step: Step, blockers: Sequence[str], logs: Path) -> ConversionError:
-    more = f" (and {len(blockers) - 1} more)" if len(blockers) > 1 else ""
-    return ConversionError(
-        f"{step.name} cannot be built: {blockers[0]}{more}",
-        hint=Hint(
-            f"see {logs / step.name}.log; give libraries for missing operators with ",
-            Option("plugins", "FILE"),
-        ),
-        option="plugins",
     )

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from ..core.contract import Weighted
 from ..core.findings import SIZED
-from ..core.kinds import Precision, ReasonCode
-from ..core.target_extensions import DefaultChecked, DefaultOutputs, SelfTuned
+from ..core.kinds import Precision, ReasonCode, SkippedCheck
+from ..core.target_extensions import DefaultChecked, DefaultOutputs, Plantable, SelfTuned
 from ..core.verdict import DefaultRun, State, Verdict
 from ..validators.feeds import SAMPLE
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
@@ -81,7 +81,7 @@ def _sweep(request: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ru
     case, eager, evidence = request.case, request.eager, judged.evidence
     if not judged.passed or case.candidate.precision is not Precision.FP32:
         return Ruling()
-    if not (origins := find_rounding_origins(evidence, eager)):
+    if not (origins := find_rounding_origins(evidence, eager)) or eager.skip(SkippedCheck.SWEEP):
         return Ruling()
     inputs = restrict_inputs(eager.signature.inputs, judged.verdict.restricted_values)
     within = replace(eager, signature=replace(eager.signature, inputs=inputs))
@@ -115,6 +115,8 @@ def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     """Reject an FP32 artifact that holds a weight with some elements altered."""
     candidate, model = request.candidate, request.eager.model
     if candidate.precision is not Precision.FP32 or not isinstance(candidate.target, Weighted):
+        return Ruling()
+    if request.eager.skip(SkippedCheck.WEIGHTS):
         return Ruling()
     feed = request.eager.references[0].feed.arrays
     faults = find_altered_weights(
@@ -245,6 +247,21 @@ def _note_record(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     return Ruling(notes=request.notes)
 
 
+def _note_stored(request: JudgeRequest, judged: Judgment) -> Ruling:
+    """Record stored references that were used, and what was not compared without the model."""
+    stored = request.eager.stored
+    if stored is None:
+        return Ruling()
+    floor = request.case.tolerance.floor_factor is not None
+    if floor and request.eager.model.no_float64 and not stored.index.no_float64:
+        request.eager.skip(SkippedCheck.FLOAT64)
+    if not judged.passed:
+        request.eager.skip(SkippedCheck.DIAGNOSIS)
+    elif request.judging.sensitivity != 0 and isinstance(request.candidate.target, Plantable):
+        request.eager.skip(SkippedCheck.SENSITIVITY)
+    return Ruling(stored=stored.comparison, notes=stored.notes)
+
+
 FILE_RULES: tuple[Rule, ...] = (
     restrict_values,
     _sweep,
@@ -264,5 +281,6 @@ ARTIFACT_RULES: tuple[Rule, ...] = (
     check_trace,
     plant_faults,
     check_accuracy,
+    _note_stored,
 )
 """Rules on how the artifact was made and how it performs."""

@@ -13,7 +13,7 @@ from ..core.atomic_write import draft_file
 from ..core.contract import Array, Feed, Runner
 from ..core.errors import CheckpointError, ErrorCode, UsageError, first_line
 from ..core.findings import WorstFeed
-from ..core.kinds import Precision
+from ..core.kinds import Precision, SkippedCheck
 from ..core.manifest import Manifest
 from ..core.records import Artifact
 from ..core.untrusted_files import read_npz
@@ -104,6 +104,8 @@ def _search_worst_feed(
     if evidence.loose - beyond_feeds(evidence.references, evidence.precision):
         note = "not searched: judged on held-out samples, and a search draws feeds unlike them"
         return judged.plus(Ruling(notes=(note,))), _SearchRecord()
+    if request.eager.skip(SkippedCheck.SEARCH):
+        return judged, _SearchRecord()
     title = f"search {request.candidate.name}"
     step = progress.step(title, log=request.candidate.log, runs_artifact=True)
     with step as clock, request.case.open() as runner:

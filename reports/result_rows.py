@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from ..core.domain import Domain
 from ..core.manifest import Failure, Manifest, Pending
-from ..core.records import Artifact
+from ..core.records import Artifact, size_text
 from ..core.signature import Signature
 from ..core.verdict import Excuse, OutputVerdict, State, Verdict
 from .text_format import NO_VALUE, readable_sizes
@@ -104,13 +104,24 @@ class ResultRow:
         return self.outcome not in {case.outcome for case in self.cases}
 
 
+def pending_reason(pending: Pending) -> str:
+    """Return why a step is pending, and which file is built already."""
+    if not pending.files:
+        return pending.reason
+    model = pending.files[0]
+    built = f"{model.name} is built ({size_text(model.size)}) and not judged yet"
+    return f"{built}: {pending.reason}"
+
+
 def make_rows(manifest: Manifest) -> tuple[ResultRow, ...]:
     """Return the artifacts in the manifest's order, then failed and pending steps."""
     return (
         *(_artifact_row(artifact, manifest) for artifact in manifest.artifacts),
         *(_failure_row(failure) for failure in manifest.failures),
         *(
-            ResultRow(name=one.step, outcome=Outcome.PENDING, reason=one.reason, pending=one)
+            ResultRow(
+                name=one.step, outcome=Outcome.PENDING, reason=pending_reason(one), pending=one
+            )
             for one in manifest.steps_pending
         ),
     )

@@ -225,10 +225,8 @@ def _members(name: str, enum: Mapping[str, Any]) -> dict[str, Any]:
 def _set_strictly(made: Any, name: str, value: Any) -> None:
     """No name that the class has not, as the bindings refuse it; a subclass of ours is free."""
     kind = type(made)
-    narrows = name == "__class__" and issubclass(
-        value, kind
-    )  # as layers are, to a layer's own kind
-    if kind.__module__ != __name__ or narrows or isinstance(getattr(kind, name, None), property):
+    free = name == "__class__" or kind.__module__ != __name__
+    if free or isinstance(getattr(kind, name, None), property):
         object.__setattr__(made, name, value)
         return
     raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")

@@ -184,8 +184,6 @@ class Check:
 
     def member(self, node: ast.Attribute, name: str, *, writes: bool) -> Type:
         """A property or a method of an object."""
-        if node.attr == "__class__":
-            return None
         for owner in self.lineage(name):
             entry = self.surface["classes"].get(owner) or self.surface["enums"][owner]
             if node.attr in entry.get("methods", {}):

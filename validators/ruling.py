@@ -14,10 +14,12 @@ from ..core.domain import Domain
 from ..core.findings import Accuracy, Sensitivity, WorstFeed
 from ..core.kinds import ReasonCode
 from ..core.records import Latency
-from ..core.verdict import DefaultRun, OutputVerdict, Reason, State, Verdict
+from ..core.verdict import DefaultRun, OutputVerdict, Reason, State, StoredComparison, Verdict
 
 # Fields of a verdict that a ruling sets directly.
-_FIELDS = ("restricted_values", "by_default", "sensitivity", "worst", "seconds", "domain")
+_FIELDS = (
+    "restricted_values", "by_default", "sensitivity", "worst", "seconds", "domain", "stored",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,7 @@ class Ruling:
     worst: WorstFeed | None = None
     seconds: float | None = None
     domain: Domain | None = None
+    stored: StoredComparison | None = None
     accuracy: Accuracy | None = None
     latency: Latency | None = None
 

@@ -21,8 +21,10 @@ from ...core.contract import Advance
 from ...core.errors import LOGGED, ConversionError, ErrorCode, MissingError, ModelcError
 from ...core.events import Advanced
 from .engine_build import build_in_child
+from .engine_inspection import InspectFunction, inspect_in_child
+from .engine_layers import parse_layers
 from .engine_options import EngineOptions, HardwareLevel, Profile
-from .engine_records import BuildRequest, BuildResult, parse_layers
+from .engine_records import BuildRequest, BuildResult
 from .trt_installation import (
     MIN_TENSORRT,
     CudaDriver,
@@ -40,11 +42,12 @@ BuildFunction: TypeAlias = Callable[[BuildRequest, ParentConnection], BuildResul
 
 @dataclass(frozen=True, kw_only=True)
 class BuildHost:
-    """What a build uses of the machine that it is on; `build` is called in a child process."""
+    """What a build uses of its machine; `build` and `inspect` are called in child processes."""
 
     driver: Callable[[], CudaDriver] = query_driver
     installed: Callable[[TrtLibrary], TensorrtInstallation] = find_tensorrt
     build: BuildFunction = build_in_child
+    inspect: InspectFunction = inspect_in_child
 
 
 def build_with_python(
@@ -118,8 +121,11 @@ def build_with_trtexec(
         end = run_process(ProcessSpec(command=tuple(command)), write_to_log, log=log)
     except OSError as error:
         raise _start_error(program, error) from error
-    if end.code != 0 or not Path(request.engine).is_file():
+    engine = Path(request.engine)
+    if not engine.is_file() or engine.stat().st_size == 0:
         raise _crash_error("trtexec", end)
+    # It writes the engine first, and may fail as it describes the layers.
+    notes = () if end.code == 0 else (f"trtexec ended with {end.name} after it wrote the engine",)
     text = exported.read_text("utf-8") if exported.is_file() else ""
     exported.unlink(missing_ok=True)
     found, _ = parse_layers(text)
@@ -128,6 +134,7 @@ def build_with_trtexec(
         layers=text,
         inputs=found.inputs,
         outputs=found.outputs,
+        notes=notes,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import signal
 import sys
 from collections.abc import Callable
@@ -20,16 +21,14 @@ from ...core.errors import LOGGED, ConversionError, ErrorCode, Hint, Option
 from ...core.events import Advanced
 from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
 from . import timing_cache
-from .engine_options import EngineOptions, HardwareLevel
+from .engine_options import EngineOptions, HardwareLevel, Profile, ShapeRange, profile_text
 from .engine_records import BuildRequest, BuildResult
-from .shape_inputs import add_profiles
+from .lean_runtime import load_lean_runtime
 from .trt_callbacks import ErrorLog, make_error_log, make_progress_monitor
 from .trt_installation import TrtLibrary, load_tensorrt
 
 if TYPE_CHECKING:
     import tensorrt
-
-_LAYERS = '"Layers"'  # the field of the inspector's JSON that is asked for
 
 
 class CancelledBuildError(Exception):
@@ -78,44 +77,50 @@ def build_in_child(
         raise KeyboardInterrupt from error
 
 
-def build_engine(trt: ModuleType, request: BuildRequest, watch: BuildWatch) -> BuildResult:
-    """Parse, configure, build, write the engine, read its layers.
+def build_engine(
+    trt: ModuleType,
+    request: BuildRequest,
+    watch: BuildWatch,
+    load_lean: Callable[[str], None] = load_lean_runtime,
+) -> BuildResult:
+    """Parse, configure, build, write the engine.
 
     Raises:
+        MissingError: the lean runtime of a version-compatible engine is not installed.
         ConversionError: TensorRT rejected the model or failed to build it.
         CancelledBuildError: `watch` cancelled it.
     """
     log = make_error_log(trt)
-    load_plugin_libraries(trt, request.options.plugins, log)
+    options = request.options
+    load_plugin_libraries(trt, options.plugins, log)
+    if options.version_compatible and request.library is TrtLibrary.TENSORRT:
+        load_lean(str(trt.__version__))
     builder: tensorrt.Builder = trt.Builder(log)
     network, parser = parse_network(trt, builder, Path(request.onnx), log)
     inputs = tuple(_tensor_info(network.get_input(i)) for i in range(network.num_inputs))
     outputs = tuple(_tensor_info(network.get_output(i)) for i in range(network.num_outputs))
-    config = make_config(trt, builder, network, request)
+    config = make_config(trt, builder, network, options, request.profiles)
     config.progress_monitor = make_progress_monitor(trt, watch.advance, watch.stopped)
     cache = Path(request.timing_cache) if request.timing_cache else None
     notes = timing_cache.load_timing_cache(config, cache) if cache else ()
+    log.errors = []  # a timing cache that does not fit is a note
     blob: tensorrt.IHostMemory | None = builder.build_serialized_network(network, config)
+    reason = log.reason
     if cache:  # after a cancelled build too: it speeds up the next one
         notes = (*notes, *timing_cache.save_timing_cache(config, cache))
     if blob is None:
-        raise _build_error(watch, log)
-    # TensorRT-RTX compiles the kernels when an engine is loaded: there is nothing to inspect before
-    known = request.library is TrtLibrary.TENSORRT
-    layers = _inspect_layers(trt, blob, request, log) if known else ""
+        raise _build_error(watch, reason)
     with draft_file(Path(request.engine)) as draft, draft.open("wb") as stream:
         stream.write(blob)
     del parser  # the network's weights are in its memory: it must outlive the build
-    return BuildResult(
-        tensorrt=str(trt.__version__), layers=layers, inputs=inputs, outputs=outputs, notes=notes
-    )
+    return BuildResult(tensorrt=str(trt.__version__), inputs=inputs, outputs=outputs, notes=notes)
 
 
-def _build_error(watch: BuildWatch, log: ErrorLog) -> Exception:
+def _build_error(watch: BuildWatch, reason: str) -> Exception:
     if watch.stopped():
         return CancelledBuildError("the build was stopped")
     return ConversionError(
-        f"TensorRT cannot build the engine: {log.reason}",
+        f"TensorRT cannot build the engine: {reason}",
         hint=LOGGED,
         code=ErrorCode.RUNTIME_FAILED,
     )
@@ -150,56 +155,33 @@ def load_plugin_libraries(
         )
 
 
-def _inspect_layers(
-    trt: ModuleType, blob: tensorrt.IHostMemory, request: BuildRequest, log: ErrorLog
-) -> str:
-    """Return the layers as JSON, at the opt sizes: without shapes there are no types."""
-    runtime: tensorrt.Runtime = trt.Runtime(log)
-    runtime.engine_host_code_allowed = request.options.trust_engine
-    engine: tensorrt.ICudaEngine | None = runtime.deserialize_cuda_engine(blob)
-    if engine is None:
-        raise ConversionError(
-            f"TensorRT cannot load the engine that it built: {log.reason}",
-            hint=LOGGED,
-            code=ErrorCode.RUNTIME_FAILED,
-        )
-    inspector: tensorrt.EngineInspector = engine.create_engine_inspector()
-    plain = str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
-    if request.options.strip_weights:  # a context needs the weights
-        return plain
-    context: tensorrt.IExecutionContext | None = engine.create_execution_context()
-    known = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
-    ranges = [one for one in request.profiles[0] if one.name in known]
-    if context is None or not all(context.set_input_shape(r.name, r.opt) for r in ranges):
-        return plain
-    inspector.execution_context = context
-    full = str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
-    return full if _LAYERS in full else plain
-
-
 def make_config(
     trt: ModuleType,
     builder: tensorrt.Builder,
     network: tensorrt.INetworkDefinition,
-    request: BuildRequest,
+    options: EngineOptions,
+    profiles: tuple[Profile, ...],
 ) -> tensorrt.IBuilderConfig:
     """Make the builder config.
 
     Raises:
         ConversionError: TensorRT rejected a profile.
     """
-    options = request.options
     config: tensorrt.IBuilderConfig = builder.create_builder_config()
     if options.workspace is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace)
     config.builder_optimization_level = options.optimization_level
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # else the inspector has no types
     if options.hardware_compatible is not HardwareLevel.NONE:  # TensorRT-RTX warns of any
-        config.hardware_compatibility_level = _hardware_level(trt, options.hardware_compatible)
+        level = _hardware_level(trt, options.hardware_compatible)
+        config.hardware_compatibility_level = level
     if options.compute_capabilities:
         _set_capabilities(trt, config, options.compute_capabilities)
     _set_flags(trt, config, options)
-    add_profiles(builder, network, config, request.profiles, request.values)
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    if any(tensor.is_shape_tensor or min(tensor.shape, default=0) < 0 for tensor in inputs):
+        for profile in profiles:
+            _add_profile(builder, network, config, profile)
     return config
 
 
@@ -245,6 +227,58 @@ def _set_flags(trt: ModuleType, config: tensorrt.IBuilderConfig, options: Engine
         config.clear_flag(trt.BuilderFlag.TF32)
 
 
+def _add_profile(
+    builder: tensorrt.Builder,
+    network: tensorrt.INetworkDefinition,
+    config: tensorrt.IBuilderConfig,
+    profile: Profile,
+) -> None:
+    added: tensorrt.IOptimizationProfile = builder.create_optimization_profile()
+    ranges = {one.name: one for one in profile}
+    rejected = ConversionError(
+        f"TensorRT does not accept the profile {profile_text(profile)}",
+        hint=Hint("see ", Option("profile"), " and ", Option("input")),
+        option="profile",
+        code=ErrorCode.RUNTIME_FAILED,
+    )
+    for index in range(network.num_inputs):
+        tensor: tensorrt.ITensor = network.get_input(index)
+        one = ranges.get(tensor.name)
+        if one is None:
+            raise ConversionError(
+                f"the ONNX has an input {tensor.name!r} that is not in the signature",
+                hint=f"the profile is {profile_text(profile)}",
+                code=ErrorCode.UNKNOWN_INPUT,
+            )
+        try:
+            if tensor.is_shape_tensor:
+                low, opt, high = _size_values(tensor, one)
+                added.set_shape_input(tensor.name, min=low, opt=opt, max=high)
+            else:
+                added.set_shape(tensor.name, min=one.low, opt=one.opt, max=one.high)
+        except RuntimeError as error:
+            raise rejected from error
+    if not added or config.add_optimization_profile(added) < 0:
+        raise rejected
+
+
+def _size_values(tensor: tensorrt.ITensor, one: ShapeRange) -> tuple[list[int], ...]:
+    """Return the least, a middle and the greatest values of an input that sets a size.
+
+    Raises:
+        ConversionError: its range is not stated.
+    """
+    if one.values is None:
+        raise ConversionError(
+            f"input {tensor.name!r} sets a size, and TensorRT requires the range of its values",
+            hint=Hint("state the range: ", Option("input", f'"{tensor.name}:int64[...]{{1..10}}"')),
+            option="input",
+            code=ErrorCode.MISSING_DIMS,
+        )
+    count = math.prod(tensor.shape)
+    return tuple([value] * count for value in one.values)
+
+
 _MAX_ERRORS = 5  # errors in a message; all are in the log
 TRT_DTYPES = {
     "FLOAT": "float32",
@@ -275,20 +309,22 @@ def parse_network(
     parser: tensorrt.OnnxParser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(str(path)):
         raise _parser_error(parser, path, log)
-    _let_attention_decompose(trt, network)
+    _allow_decomposition(trt, network)
     return network, parser
 
 
-def _let_attention_decompose(trt: ModuleType, network: tensorrt.INetworkDefinition) -> None:
-    """Let attention without a kernel of its own be computed in parts; else the build fails.
+def _allow_decomposition(trt: ModuleType, network: tensorrt.INetworkDefinition) -> None:
+    """Let the builder compute an attention in parts.
 
-    TensorRT has such kernels for FP16 and BF16 alone, and still uses them where they fit.
+    Else the build fails where no kernel computes the whole, as in FP32. TensorRT 10.13 may not
+    have such layers.
     """
-    attention = getattr(trt.LayerType, "ATTENTION_INPUT", None)  # 10.13 has none
-    for index in range(network.num_layers if attention is not None else 0):
-        layer: tensorrt.IAttentionInputLayer = network.get_layer(index)
-        if layer.type == attention:
-            layer.__class__ = trt.IAttentionInputLayer  # TensorRT returns its base class
+    if not hasattr(trt.LayerType, "ATTENTION_INPUT"):
+        return
+    for index in range(network.num_layers):
+        layer: Any = network.get_layer(index)
+        if layer.type == trt.LayerType.ATTENTION_INPUT:
+            layer.__class__ = trt.IAttentionInputLayer  # the bindings return the base class
             layer.attention.decomposable = True
 
 

@@ -161,18 +161,19 @@ def _read_capabilities(settings: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(one for one in COMPUTE_CAPABILITIES if one in names)
 
 
-# Options that one library lacks, with the reason; those of TensorRT-RTX need a driver, measured
-# with 1.7.1: the builder returns nothing without one.
+# Options that one library lacks, with the reason. With REFIT or STRIP_PLAN, the builder of
+# TensorRT-RTX 1.7.1 gives nothing where there is no driver (measured). Its timing cache has no
+# effect and makes it ask for a GPU, by NVIDIA's documentation.
 _LACKING: Mapping[TrtLibrary, Mapping[str, str]] = {
-    TrtLibrary.TENSORRT: {"compute_capabilities": "it builds for the GPU of this host"},
+    TrtLibrary.TENSORRT: {"compute_capabilities": "it builds for the GPU of the host"},
     TrtLibrary.RTX: {
         "hardware_compatible": "its engines run on all GPUs of --compute-capabilities",
         "version_compatible": "its engines load only in the version that built them",
         "refittable": "it needs a GPU to build such an engine",
         "strip_weights": "it needs a GPU to build such an engine",
         "plugins": "it has no plugins",
+        "timing_cache": "it times no kernels",
         "builder": "it is built by its Python package",
-        "timing_cache": "it times no kernels while it builds",
     },
 }
 
@@ -189,10 +190,10 @@ def check_libraries(options: EngineOptions, libraries: Collection[TrtLibrary]) -
         if reasons and all(reasons) and getattr(options, one.name) != getattr(plain, one.name):
             name = one.name.replace("_", "-")
             raise UsageError(
-                f"--{name} has no effect on {libraries[0]}: {reasons[0]}",
+                f"{libraries[0]} does not have --{name}: {reasons[0]}",
                 hint="leave it out",
                 option=name,
-                code=ErrorCode.NO_EFFECT,
+                code=ErrorCode.UNSUPPORTED,
             )
 
 
@@ -219,12 +220,17 @@ _PARTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeRange:
-    """The least, best and greatest shape of one input; kernels are tuned for `opt`."""
+    """The least, best and greatest shape of one input; kernels are tuned for `opt`.
+
+    `values` are the least, a middle and the greatest value of an integer input with a stated range:
+    TensorRT requires them of an input that sets a size.
+    """
 
     name: str
     low: Shape
     opt: Shape
     high: Shape
+    values: tuple[int, int, int] | None = None
 
     def contains(self, shape: Sequence[int]) -> bool:
         """Return whether the shape is in the range."""
@@ -306,7 +312,16 @@ def _spec_range(spec: InputSpec) -> ShapeRange:
         low=tuple(dim.low for dim in spec.dims),
         opt=tuple(dim.opt for dim in spec.dims),
         high=tuple(dim.high for dim in spec.dims),
+        values=_integer_range(spec),
     )
+
+
+def _integer_range(spec: InputSpec) -> tuple[int, int, int] | None:
+    """Return the least, a middle and the greatest value of an integer input; None if not stated."""
+    if spec.values is None or not spec.dtype.startswith("int"):
+        return None
+    low, high = int(spec.values.low), int(spec.values.high)
+    return low, (low + high) // 2, high
 
 
 def _complete_profile(
@@ -322,7 +337,9 @@ def _complete_profile(
                 option="profile",
             )
         _check_range(one, specs[name], profile)
-    return tuple(given.get(name, known) for name, known in own.items())
+    return tuple(
+        replace(given.get(name, known), values=known.values) for name, known in own.items()
+    )
 
 
 def _check_range(one: ShapeRange, spec: InputSpec, profile: Profile) -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...core.contract import Array, Feed, Outputs
-from ...core.errors import LOGGED, ConversionError, ErrorCode, RunnerError
+from ...core.contract import Feed, Outputs
+from ...core.errors import (
+    LOGGED,
+    ConversionError,
+    ErrorCode,
+    Hint,
+    ModelcError,
+    Option,
+    RunnerError,
+    first_line,
+    text_of,
+)
 from ...core.records import sha256_of
 from ...core.signature import Signature
 from ...core.torch_tools import to_array
@@ -30,6 +40,41 @@ if TYPE_CHECKING:
     import torch
 
 _PROFILED_RUNS = 10
+_NO_MEMORY = "out of memory"  # in torch's and in TensorRT's words
+
+
+@contextmanager
+def gpu_errors() -> Iterator[None]:
+    """Raise a RunnerError for what torch, CUDA or the bindings raise.
+
+    Raises:
+        RunnerError: anything but an error of modelc was raised.
+    """
+    try:
+        yield
+    except ModelcError:
+        raise
+    except Exception as error:
+        raise RunnerError(
+            f"TensorRT: {type(error).__name__}: {first_line(error)}",
+            hint=_hint_for(text_of(error)),
+            code=_code_of(text_of(error)),
+        ) from error
+
+
+def _code_of(reason: str) -> ErrorCode:
+    is_memory = _NO_MEMORY in reason.lower()
+    return ErrorCode.OUT_OF_MEMORY if is_memory else ErrorCode.RUNTIME_FAILED
+
+
+def _hint_for(reason: str) -> Hint | str:
+    """Return what helps against a failure of the GPU."""
+    if _NO_MEMORY not in reason.lower():
+        return LOGGED
+    return Hint(
+        "free memory of the GPU (nvidia-smi lists what uses it), or give smaller sizes with ",
+        Option("input"),
+    )
 
 
 class EngineRunner(RunnerBase):
@@ -41,7 +86,6 @@ class EngineRunner(RunnerBase):
         self._trt = trt
         self._loaded: LoadedEngine | None = loaded
         self._device = device
-        self._doubles = frozenset(loaded.doubles)
         engine = loaded.engine
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         inputs = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
@@ -64,15 +108,16 @@ class EngineRunner(RunnerBase):
         reason = reason or (self._loaded.log.reason if self._loaded else "the engine is closed")
         return RunnerError(
             f"TensorRT: {call}({value}) failed: {reason}",
-            hint=LOGGED,
-            code=ErrorCode.RUNTIME_FAILED,
+            hint=_hint_for(reason),
+            code=_code_of(reason),
         )
 
     def run(self, feed: Feed) -> Outputs:
         """Run one feed on its own stream and wait for it; outputs are copies."""
         if self._context is None or self._loaded is None:
             raise RuntimeError("the engine is closed")
-        return self._run(self._context, self._loaded.engine, feed)
+        with gpu_errors():
+            return self._run(self._context, self._loaded.engine, feed)
 
     def _run(
         self, context: tensorrt.IExecutionContext, engine: tensorrt.ICudaEngine, feed: Feed
@@ -84,10 +129,7 @@ class EngineRunner(RunnerBase):
         handle = stream.cuda_stream if stream is not None else 0
         with within:
             self._select_profile(context, handle, feed)
-            tensors = [
-                self._narrow(name, torch.tensor(array))
-                for name, array in zip(self.inputs, given, strict=True)
-            ]
+            tensors = [torch.tensor(array) for array in given]
             moved = [
                 self._bind_input(context, engine, n, t)
                 for n, t in zip(self.inputs, tensors, strict=True)
@@ -103,20 +145,9 @@ class EngineRunner(RunnerBase):
                 raise self._api_error("execute_async_v3", reason=reason)
             if stream is not None:
                 stream.synchronize()
-            results = {one.name: self._widen(one.name, to_array(one.tensor())) for one in outputs}
+            results = {one.name: to_array(one.tensor()) for one in outputs}
         del tensors, moved  # the run read their memory
         return results
-
-    def _narrow(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a float64 input of the model as the float32 that the engine takes."""
-        import torch
-
-        cast = name in self._doubles and tensor.dtype == torch.float64
-        return tensor.to(torch.float32) if cast else tensor
-
-    def _widen(self, name: str, array: Array) -> Array:
-        """Return an output as float64 if it is so in the model."""
-        return array.astype("float64") if name in self._doubles else array
 
     def _select_profile(self, context: tensorrt.IExecutionContext, handle: int, feed: Feed) -> None:
         shapes = {name: tuple(feed[name].shape) for name in self.inputs}
@@ -144,6 +175,8 @@ class EngineRunner(RunnerBase):
         code = engine.get_tensor_dtype(name).name
         wanted = TRT_DTYPES.get(code, code.lower())
         found = str(tensor.dtype).removeprefix("torch.")
+        if (found, wanted) == ("float64", "float32"):  # TensorRT has no double
+            tensor, found = tensor.float(), wanted
         if found != wanted:
             raise RunnerError(
                 f"TensorRT: input {name!r} is {found}, the engine takes {wanted}",
@@ -188,12 +221,13 @@ class EngineRunner(RunnerBase):
         if self._loaded is None:
             raise RuntimeError("the engine is closed")
         engine = self._loaded.engine
-        times = make_layer_profiler(self._trt)
-        context = self._new_context(engine)  # a profiler stays in its context
-        self._run(context, engine, feed)
-        context.profiler = times
-        for _ in range(runs):
+        with gpu_errors():
+            times = make_layer_profiler(self._trt)
+            context = self._new_context(engine)  # a profiler stays in its context
             self._run(context, engine, feed)
+            context.profiler = times
+            for _ in range(runs):
+                self._run(context, engine, feed)
         return {name: total / runs for name, total in times.totals.items()}
 
     def close(self) -> None:
@@ -219,15 +253,11 @@ def _shape_range(engine: tensorrt.ICudaEngine, name: str, index: int) -> ShapeRa
 
 
 class LoadedEngine(NamedTuple):
-    """An engine, with the objects that must outlive it.
-
-    `doubles` are the inputs and outputs that are float64 in the model and float32 in the engine.
-    """
+    """An engine, with the objects that must outlive it."""
 
     engine: tensorrt.ICudaEngine
     runtime: tensorrt.Runtime
     log: ErrorLog
-    doubles: tuple[str, ...] = ()
 
 
 def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: ErrorLog) -> LoadedEngine:
@@ -255,25 +285,26 @@ def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: ErrorL
         _refit_weights(trt, engine, _weights_path(path, sidecar, options), log)
     if engine.streamable_weights_size > 0:  # without streaming, weights stay on the device
         engine.weight_streaming_budget_v2 = engine.get_weight_streaming_automatic_budget()
-    doubles = sidecar.doubles if sidecar is not None else ()
-    return LoadedEngine(engine=engine, runtime=runtime, log=log, doubles=doubles)
+    return LoadedEngine(engine=engine, runtime=runtime, log=log)
 
 
 def _weights_path(path: Path, sidecar: EngineSidecar, options: EngineOptions) -> Path:
     """Return the ONNX that the engine was built from: the named file, else the one beside it."""
     onnx = Path(options.weights) if options.weights else path.with_name(sidecar.onnx.name)
-    if not onnx.is_file():
-        raise RunnerError(
-            f"{path.name} is stripped of its weights, and {onnx}, which has them, does not exist",
-            hint=f"put {sidecar.onnx.name} beside it",
-            code=ErrorCode.NOT_FOUND,
-        )
-    if sha256_of(onnx) != sidecar.onnx.sha256:
-        raise RunnerError(
-            f"{path.name} is stripped of its weights, and was not built from {onnx.name}",
-            hint="build the engine again",
-            code=ErrorCode.FILE_CHANGED,
-        )
+    files = ((onnx, sidecar.onnx), *((onnx.parent / one.name, one) for one in sidecar.external))
+    for file, record in files:
+        if not file.is_file():
+            raise RunnerError(
+                f"{path.name} is stripped of its weights, and {file}, which has them, is missing",
+                hint=f"put {record.name} beside it",
+                code=ErrorCode.NOT_FOUND,
+            )
+        if sha256_of(file) != record.sha256:
+            raise RunnerError(
+                f"{path.name} is stripped of its weights, and was not built from {file.name}",
+                hint="build the engine again",
+                code=ErrorCode.FILE_CHANGED,
+            )
     return onnx
 
 

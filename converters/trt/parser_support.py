@@ -37,13 +37,13 @@ _TYPE_TABLE: Mapping[frozenset[str], str] = {
     "InstanceNormalization IsInf LRN LSTM LayerNormalization LeakyRelu Log LogSoftmax "
     "LpNormalization LpPool MatMul MaxPool MeanVarianceNormalization PRelu ParametricSoftplus "
     "QuantizeLinear RMSNormalization RNN RandomNormal RandomNormalLike RandomUniform "
-    "RandomUniformLike Reciprocal Resize RotaryEmbedding Round ScaledTanh Scan Selu Sigmoid Sin "
-    "Sinh Softmax Softplus Softsign Sqrt Tan Tanh ThresholdedRelu Upsample",
+    "RandomUniformLike Reciprocal Relu Resize RotaryEmbedding Round ScaledTanh Scan Selu Sigmoid "
+    "Sin Sinh Softmax Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu Upsample",
     _FLOATS | {"INT32"}: "TensorScatter",
     _FLOATS | _QUANTIZED: "Attention",
     _NUMBERS: "Abs Add ArgMax ArgMin DepthToSpace Div Equal Greater GreaterOrEqual IsNaN Less "
     "LessOrEqual Max Min Mod Mul Neg Pad Pow Range ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
-    "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Scatter "
+    "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Scatter "
     "ScatterElements ScatterND Shrink Sign SpaceToDepth Sub Sum TopK",
     _NUMBERS | {"INT8"}: "Gelu",
     _NUMBERS | {"FLOAT8E4M3FN"}: "Mean",
@@ -222,7 +222,7 @@ _MODES = ("half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn", "asymmetri
 _RESTRICTIONS: Mapping[str, tuple[Restriction, ...]] = {
     **dict.fromkeys(_REDUCTIONS, (_AXES,)),
     "Attention": (
-        _rule(_is_rank_outside((_IMAGE_RANK,)), "its queries are not 4D"),
+        _rule(_is_rank_outside((3, _IMAGE_RANK)), "its queries are not 3D or 4D"),
         _rule(_is_input_present(4, 5, 6), "it has past keys, past values or key lengths"),
         _rule(_is_output_present(1, 2, 3), "present keys and values, or the product, are read"),
         _rule(lambda node: node.attributes.get_float("softcap", 0.0) != 0.0, "it has a softcap"),
@@ -238,13 +238,13 @@ _RESTRICTIONS: Mapping[str, tuple[Restriction, ...]] = {
             "it holds a sparse tensor or text",
         ),
     ),
-    "CumSum": (_rule(_is_computed(1), "its axis is computed, not a constant"),),
+    "CumSum": (_doubt(_is_computed(1), "its axis is computed, not a constant"),),
     "Dropout": (_rule(_is_constant_from(2, 1), "it is in training mode"),),
     "EyeLike": (
         _rule(lambda node: None in (_first_shape(node) or ()), "its input has dynamic dims"),
     ),
     "GRU": (_CELL,),
-    "GridSample": (_rule(_is_rank_outside((_IMAGE_RANK,)), "its input is not 4D"),),
+    "GridSample": (_rule(_is_rank_outside((_IMAGE_RANK, 5)), "its input is not 4D or 5D"),),
     "If": (_rule(_has_different_ranks, "its branches return tensors of different ranks"),),
     "LSTM": (
         _CELL,
@@ -256,7 +256,7 @@ _RESTRICTIONS: Mapping[str, tuple[Restriction, ...]] = {
     "LpNormalization": (_NORM,),
     "LpPool": (*_POOL, _NORM),
     "MaxPool": (*_POOL, _rule(_is_output_present(1), "its indices are read")),
-    "OneHot": (_rule(_is_computed(1), "its depth is computed, not a constant"),),
+    "OneHot": (_doubt(_is_computed(1), "its depth is computed, not a constant"),),
     "RNN": (_CELL,),
     "Resize": (
         _doubt(
@@ -274,13 +274,15 @@ _RESTRICTIONS: Mapping[str, tuple[Restriction, ...]] = {
         ),
     ),
     "STFT": (_rule(_is_computed(1), "its frame step is computed, not a constant"),),
+    "ScatterElements": (
+        _rule(_text("reduction", default="none", allowed=("none",)), "it reduces what it scatters"),
+    ),
     "ScatterND": (
         _rule(_text("reduction", default="none", allowed=("none",)), "it reduces what it scatters"),
     ),
     "Squeeze": (_FOLDED,),
     "TopK": (
-        _rule(_integer("sorted", default=1, allowed=(1,)), "its result is not sorted"),
-        _rule(_is_constant_from(1, _TOPK_LIMIT), f"K is not less than {_TOPK_LIMIT}"),
+        _rule(_is_constant_from(1, _TOPK_LIMIT + 1), f"K is greater than {_TOPK_LIMIT}"),
     ),
     "Unsqueeze": (_FOLDED,),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _MAX_ERRORS = 20  # the first names the cause, the last its effect
+# Logged as errors, and the build goes on.
+_SIDE_ERROR = re.compile(r"timing cache|skipping tactic", re.IGNORECASE)
 
 
 class ErrorLog(Protocol):
@@ -26,7 +29,7 @@ class ErrorLog(Protocol):
 
     @property
     def reason(self) -> str:
-        """The first errors in one line."""
+        """The first errors in one line; errors that end nothing only if there are no others."""
         ...
 
 
@@ -53,8 +56,9 @@ def make_error_log(trt: ModuleType) -> ErrorLog:
 
         @property
         def reason(self) -> str:
-            reasons = list(dict.fromkeys(" ".join(error.split()) for error in self.errors))
-            return "; ".join(reasons[:2]) or "TensorRT gave no reason"
+            errors = list(dict.fromkeys(" ".join(error.split()) for error in self.errors))
+            causes = [error for error in errors if not _SIDE_ERROR.search(error)]
+            return "; ".join((causes or errors)[:2]) or "TensorRT gave no reason"
 
     log: ErrorLog = _ErrorLog()
     return log

@@ -74,6 +74,8 @@ class TrtFault(StrEnum):
     UNLISTED_TYPE = "unlisted-type"
     DOUBLE = "double"
     DOUBLE_RANGE = "double-range"
+    PARSER = "parser"  # NVIDIA's parser rejects it
+    NO_PARSER = "no-parser"  # it gave no verdict
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,13 @@ class CudaDevice:
     capability: tuple[int, int]
     memory: int
 
+    @property
+    def capability_text(self) -> str:
+        """The compute capability, as `8.9`."""
+        return ".".join(map(str, self.capability))
+
     def __str__(self) -> str:
-        return f"{self.name} (compute capability {self.capability[0]}.{self.capability[1]})"
+        return f"{self.name} (compute capability {self.capability_text})"
 
 
 @dataclass(frozen=True, kw_only=True)

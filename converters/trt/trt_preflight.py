@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from ...capture.framework_errors import call_framework
 from ...core.contract import Job, Preflight
 from ...core.kinds import Precision
 from ...core.signature import Signature
-from ..onnx_origins import NodeOrigin, read_origins
+from ..onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, read_origins
 from .engine_options import EngineOptions, find_unbounded, parse_options, profiles_for
 from .parser_support import (
     BODIES,
@@ -28,6 +29,7 @@ from .parser_support import (
     UNSUPPORTED,
     find_violations,
 )
+from .parser_verdict import PARSER, PLUGIN_OPERATORS, ParserProblem, ParserVerdict
 from .qdq_rules import check_qdq
 from .trt_findings import (
     DEQUANTIZE,
@@ -44,29 +46,95 @@ from .trt_findings import (
     domain_of,
     log_findings,
 )
+from .trt_installation import TrtLibrary
 from .trt_memory import MemoryEstimate, estimate_memory
 
 _LOG = logging.getLogger(__name__)
 _VOLUME = 2**31 - 1  # elements of a tensor that kernels index with 32 bits
 
 
-def run_preflight(job: Job) -> Preflight:
+AskParser: TypeAlias = Callable[[Path], ParserVerdict]
+
+
+def run_preflight(
+    job: Job,
+    library: TrtLibrary = TrtLibrary.TENSORRT,
+    ask: AskParser | None = None,
+) -> Preflight:
     """Check the job's parent: operators, types, Q/DQ, dims, control flow, opset, memory.
 
     Every finding is logged; the result has one line for each kind of finding.
+
+    Args:
+        job: its settings are those of `engine_options`.
+        library: what the engine is for.
+        ask: returns the verdict of NVIDIA's parser, which is used in place of the table; None
+            where it is not installed.
 
     Raises:
         ConversionError: the parent cannot be read.
     """
     findings, memory = examine_parent(job)
+    source = TABLE_SOURCE
+    plugins = bool(parse_options(job.settings).plugins)  # which the parser would lack
+    if ask is not None and job.parent is not None and not plugins:
+        verdict = ask(job.parent)
+        findings = _use_verdict(findings, verdict, read_origins(job.parent), library)
+        source = source if verdict.failure else f"{PARSER} {verdict.version}"
+    unknown = {one.fault for one in findings if one.severity is TrtSeverity.ERROR} & _NO_OPERATOR
+    plugin_helps = bool(unknown) and library is TrtLibrary.TENSORRT
     log_findings(findings, _LOG)
     _LOG.info("memory, an estimate: %s", memory)
     return Preflight(
         blockers=describe_findings(findings, TrtSeverity.ERROR),
         warnings=describe_findings(findings, TrtSeverity.WARNING),
         memory=memory.total,
-        source=TABLE_SOURCE,
+        source=source,
+        option="plugins" if plugin_helps else "",
     )
+
+
+_NO_OPERATOR = frozenset({
+    TrtFault.UNSUPPORTED_OPERATOR, TrtFault.UNLISTED_OPERATOR, TrtFault.MISSING_PLUGIN,
+    TrtFault.PARSER,
+})  # fmt: skip
+# What the parser knows better than the table; what both cannot know is left to the rules.
+_OF_TABLE = frozenset({
+    TrtFault.OPSET, TrtFault.UNSUPPORTED_OPERATOR, TrtFault.UNLISTED_OPERATOR,
+    TrtFault.RESTRICTION, TrtFault.UNKNOWN_TYPE, TrtFault.INNER_UINT8, TrtFault.UNLISTED_TYPE,
+    TrtFault.MISSING_PLUGIN,
+})  # fmt: skip
+
+
+def _use_verdict(
+    findings: Sequence[TrtFinding],
+    verdict: ParserVerdict,
+    origins: Mapping[str, NodeOrigin],
+    library: TrtLibrary,
+) -> tuple[TrtFinding, ...]:
+    """Return the findings with the parser's verdict in place of the table's.
+
+    TensorRT has plugins that TensorRT-RTX leaves out: on their operators the table stands.
+    """
+    if verdict.failure:
+        what = f"{verdict.failure}; operators were checked by the table of {TABLE_VERSION}"
+        return (*findings, TrtFinding(TrtFault.NO_PARSER, TrtSeverity.WARNING, what))
+    if library is TrtLibrary.TENSORRT and any(
+        one.operator in PLUGIN_OPERATORS for one in verdict.problems
+    ):
+        return tuple(findings)  # the parser may have stopped there
+    rest = [one for one in findings if one.fault not in _OF_TABLE]
+    return (*rest, *(_problem_finding(one, origins) for one in verdict.problems))
+
+
+def _problem_finding(problem: ParserProblem, origins: Mapping[str, NodeOrigin]) -> TrtFinding:
+    origin = origins.get(problem.node, UNKNOWN_ORIGIN)
+    node = " ".join(filter(None, (problem.operator, problem.node))) or "the model"
+    place = f"{origin.module} ({node})" if origin.module else node
+    place += f" at {origin.source}" if origin.source else ""
+    what = f"{PARSER} rejects {problem.operator or 'the model'}"
+    detail = f"{problem.text} [{problem.code}]"
+    return TrtFinding(TrtFault.PARSER, TrtSeverity.ERROR, what, place, detail)
 
 
 def examine_parent(job: Job) -> tuple[tuple[TrtFinding, ...], MemoryEstimate]:
@@ -81,6 +149,19 @@ def examine_parent(job: Job) -> tuple[tuple[TrtFinding, ...], MemoryEstimate]:
     model = _load_model(job.parent)
     memory = estimate_memory(model, profiles_for(job.signature, options.profiles), options)
     return (*_all_findings(model, job.parent, job, options), *_volume_findings(memory)), memory
+
+
+def look_up_table(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the blockers and the warnings of the tables on the operators and Q/DQ of a model."""
+    model = _load_model(path)
+    found = (
+        *_opset_findings(model),
+        *_node_findings(model, {}, plugins=False),
+        *check_qdq(model, {}, required=False),
+    )
+    severities = (TrtSeverity.ERROR, TrtSeverity.WARNING)
+    blockers, warnings = (describe_findings(found, severity) for severity in severities)
+    return blockers, warnings
 
 
 def _load_model(path: Path) -> Model:
@@ -268,6 +349,14 @@ def _double_findings(model: Model) -> Iterator[TrtFinding]:
         what = "tensors of double: TensorRT computes them in float32"
         detail = f"{len(found)}, as {found[0].name}"
         yield TrtFinding(TrtFault.DOUBLE, TrtSeverity.WARNING, what, detail=detail)
+    for value in model.graph.inputs:
+        if _element_type(value) == "DOUBLE":
+            what = f"the engine takes {value.name} in float32, not in float64"
+            yield TrtFinding(TrtFault.DOUBLE, TrtSeverity.WARNING, what)
+    for value in model.graph.outputs:
+        if _element_type(value) == "DOUBLE":
+            what = f"output {value.name} is float64, which TensorRT lacks: cast it in the model"
+            yield TrtFinding(TrtFault.DOUBLE, TrtSeverity.ERROR, what)
     largest = np.finfo(np.float32).max
     for value in weights:
         tensor = constant_tensor(value) if _element_type(value) == "DOUBLE" else None

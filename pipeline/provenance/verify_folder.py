@@ -85,6 +85,7 @@ def verify_folder(
         *_check_source(folder, manifest),
         *(check for artifact in manifest.artifacts for check in check_artifact(artifact, record)),
         *_check_unfinished(manifest),
+        *_check_pending(folder, manifest),
         *_check_replaced(folder, manifest),
         *check_unclaimed(folder, _collect_claimed(folder, manifest, read), signed=key is not None),
     )
@@ -160,6 +161,15 @@ def _check_unfinished(manifest: Manifest) -> Iterator[ProvenanceCheck]:
         yield ProvenanceCheck(
             of=step, what="verdict", found=UNCHECKED, detail=f"not claimed: {why}"
         )
+
+
+def _check_pending(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
+    """Check that files that are built and not judged yet, and references, are unchanged."""
+    for step in (one for one in manifest.pending if one.files or one.references):
+        files = (*step.files, *step.references)
+        wrong = next(filter(None, (describe_change(file, folder) for file in files)), "")
+        found = FAILED if wrong else HOLDS
+        yield ProvenanceCheck(of=step.step, what="files", found=found, detail=wrong)
 
 
 def _check_replaced(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:

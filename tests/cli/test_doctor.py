@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +57,19 @@ def test_a_mend_is_shown_for_what_is_to_be_mended_alone(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(("checks", "code"), [((GOOD,), 0), ((GOOD, CLASH), 4)])
 def test_only_what_is_broken_changes_the_exit_code(checks: tuple[Check, ...], code: int) -> None:
     assert Diagnosis(checks=checks, targets=()).exit_code == code
+
+
+@pytest.mark.slow
+def test_a_gpu_report_is_written_and_says_what_is_in_it(door: Door, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    ran = door("doctor", "--gpu-report", str(file))
+    assert ran.returncode == 0
+    found = json.loads(file.read_bytes())
+    assert all(text in " ".join(ran.stdout.split()) for text in found["contains"])
+    printed = door("doctor", "--gpu-report", str(file), "--json")
+    assert json.loads(printed.stdout) == json.loads(file.read_bytes())
+
+
+def test_a_folder_without_a_report_is_refused(door: Door, tmp_path: Path) -> None:
+    ran = door("doctor", str(tmp_path))
+    assert ran.returncode == 2

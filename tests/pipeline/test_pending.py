@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from modelc.core.contract import Job, Preflight, Readiness, Runner, Target
-from modelc.core.errors import ConversionError
+from modelc.core.errors import (
+    ConversionError,
+    ErrorCode,
+    MissingError,
+    ModelcError,
+    RunnerError,
+)
 from modelc.core.events import Event, Noted
 from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
@@ -36,6 +42,12 @@ class Engine(Fake):
     FINISHED_BY: str = "build-engine"
     found: Preflight = CLEAR
     on_settings: Callable[[Mapping[str, str]], object] = lambda _: None
+    RUN_SETTINGS: frozenset[str] = frozenset({"trust_engine"})
+    here: bool = True
+
+    def is_for_host(self, path: Path) -> bool:
+        assert path.read_text() == self.text
+        return self.here
 
     def open_runner(
         self,
@@ -59,6 +71,8 @@ def engine(
     found: Preflight = CLEAR,
     origin: str = "fake",
     on_convert: Callable[[Job], object] = lambda _: None,
+    on_open: Callable[[], object] = lambda: None,
+    here: bool = True,
 ) -> Target:
     made = Engine(
         NAME="engine",
@@ -68,6 +82,8 @@ def engine(
         ready=Readiness(ready=True, version="1") if ready else NO_GPU,
         found=found,
         on_convert=on_convert,
+        on_open=on_open,
+        here=here,
     )
     return cast("Target", made)
 
@@ -88,9 +104,15 @@ def prepared(order: Orders, fake: Callable[..., Target]) -> Manifest:
 def finish(fake: Callable[..., Target], tmp_path: Path) -> Callable[..., Manifest]:
     """`finish(ready=True)`: run the pending steps of the folder on a host with a GPU or without."""
 
-    def on_host(engine_target: Target | None = None, *, ready: bool = True) -> Manifest:
+    def on_host(
+        engine_target: Target | None = None,
+        *,
+        ready: bool = True,
+        settings: Mapping[str, str] | None = None,
+    ) -> Manifest:
         targets = (fake(), engine_target) if engine_target else table(fake, ready=ready)
-        return finish_pending(FinishRequest(out=tmp_path / "out"), targets=targets)
+        request = FinishRequest(out=tmp_path / "out", settings=settings or {})
+        return finish_pending(request, targets=targets)
 
     return on_host
 
@@ -232,3 +254,98 @@ def test_a_failed_build_can_be_tried_again(
     done = finish()
     assert [artifact.name for artifact in done.artifacts] == ["fake", "engine"]
     assert (done.failures, done.pending, done.exit_code) == ((), (), 0)
+
+
+def fails(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object) -> Any:
+        raise error
+
+    return fail
+
+
+ENGINE = "pending/model.engine"
+
+
+@pytest.mark.parametrize("error", [RunnerError("CUDA out of memory", hint="free some")])
+def test_an_engine_whose_judging_fails_is_kept_and_not_built_again(
+    prepared: Manifest, tmp_path: Path, finish: Callable[..., Manifest], error: ModelcError
+) -> None:
+    broken = finish(engine(ready=True, on_open=fails(error)))
+    assert [failure.message for failure in broken.failures] == [error.message]
+    assert broken.exit_code == error.exit_code
+    assert [file.name for one in broken.pending for file in one.files] == [ENGINE]
+    assert (tmp_path / "out" / ENGINE).is_file()
+    assert f"{broken.pending[0].command} {tmp_path / 'out'}" in broken.failures[0].hint
+    rebuilt = fails(AssertionError("the engine is built again"))
+    done = finish(engine(ready=True, on_convert=rebuilt), settings={"trust_engine": "true"})
+    assert [artifact.name for artifact in done.artifacts] == ["fake", "engine"]
+    assert done.artifacts[1].parent == prepared.artifacts[0].digest
+    assert done.artifacts[1].versions == {"text": "1"}
+    assert (done.failures, done.pending, done.exit_code) == ((), (), 0)
+    assert (tmp_path / "out" / "model.engine").is_file()
+    assert not (tmp_path / "out" / ENGINE).exists()
+
+
+@pytest.mark.usefixtures("prepared")
+@pytest.mark.parametrize(
+    "error",
+    [
+        MissingError("torch sees no CUDA device", hint=""),
+        RuntimeError("a bug"),
+        KeyboardInterrupt(),
+    ],
+    ids=["missing", "bug", "interrupt"],
+)
+def test_an_engine_is_kept_whatever_ends_the_run(
+    tmp_path: Path, finish: Callable[..., Manifest], error: BaseException
+) -> None:
+    with pytest.raises(type(error)):
+        finish(engine(ready=True, on_open=fails(error)))
+    left = read_manifest(tmp_path / "out")
+    assert left is not None
+    assert [file.name for one in left.pending for file in one.files] == [ENGINE]
+    rebuilt = fails(AssertionError("the engine is built again"))
+    done = finish(engine(ready=True, on_convert=rebuilt))
+    assert (done.pending, done.exit_code) == ((), 0)
+
+
+@pytest.mark.usefixtures("prepared")
+@pytest.mark.parametrize(
+    ("here", "settings"),
+    [(False, {}), (True, {"workspace": "2G"})],
+    ids=["other host", "other options"],
+)
+def test_a_kept_engine_that_does_not_fit_is_built_again(
+    finish: Callable[..., Manifest], here: bool, settings: Mapping[str, str]
+) -> None:
+    finish(engine(ready=True, on_open=fails(RunnerError("no memory", hint=""))))
+    jobs: list[Job] = []
+    done = finish(engine(ready=True, on_convert=jobs.append, here=here), settings=settings)
+    assert [job.settings for job in jobs] == [{"workspace": "1G", **settings}]
+    assert (done.pending, done.exit_code) == ((), 0)
+
+
+@pytest.mark.usefixtures("prepared")
+def test_an_engine_without_memory_to_run_is_kept_and_not_rejected(
+    tmp_path: Path, finish: Callable[..., Manifest]
+) -> None:
+    full = RunnerError("CUDA out of memory", hint="free some", code=ErrorCode.OUT_OF_MEMORY)
+    found = finish(replace(cast("Engine", engine(ready=True)), answer=fails(full)))
+    assert [failure.exit_code for failure in found.failures] == [full.exit_code]
+    assert [file.name for one in found.pending for file in one.files] == [ENGINE]
+    assert not (tmp_path / "out" / "rejected").exists()
+    assert finish().exit_code == 0
+
+
+@pytest.mark.usefixtures("prepared")
+def test_a_rejected_engine_leaves_nothing_pending(
+    tmp_path: Path, finish: Callable[..., Manifest]
+) -> None:
+    wrong = replace(
+        cast("Engine", engine(ready=True)), answer=lambda feed: {"output": feed["x"] * 0 + 7}
+    )
+    found = finish(wrong)
+    assert found.exit_code == 1
+    assert found.pending == ()
+    assert (tmp_path / "out" / "rejected" / "model.engine").is_file()
+    assert not (tmp_path / "out" / "pending").exists()

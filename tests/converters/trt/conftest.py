@@ -6,7 +6,7 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import util
@@ -57,8 +57,6 @@ class Stage:
     inputs: list[tuple[str, str, tuple[int, ...]]] = field(
         default_factory=lambda: [("x", "FLOAT", (-1, 3))]
     )
-    network: list[str] = field(default_factory=lambda: ["CONVOLUTION"])  # types of its layers
-    shape_inputs: tuple[str, ...] = ()
     errors: list[tuple[str, str, str]] = field(default_factory=list)  # node, operator, description
     engine: bytes | None = b"ftrt-engine"
     complaints: list[str] = field(default_factory=list)  # logged as errors by the build
@@ -67,6 +65,8 @@ class Stage:
     loads: bool = True
     layers: str = LAYERS
     failing: tuple[str, ...] = ()  # behaviours that return False
+    layers_of_network: list[Any] = field(default_factory=list)
+    sizes: tuple[str, ...] = ()  # inputs that set a size
     flags: list[str] = field(default_factory=list)
     asked: list[tuple[str, Any]] = field(default_factory=list)
     double: Any = None
@@ -108,19 +108,10 @@ class Stage:
 
 def _tensor(stage: Stage, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
     kind = getattr(stage.trt.DataType, dtype)
-    sets_shapes = name in stage.shape_inputs
+    sets_size = name in stage.sizes
     return stage.double.new(
-        "ITensor", name=name, dtype=kind, shape=shape, is_shape_tensor=sets_shapes
+        "ITensor", name=name, dtype=kind, shape=shape, is_shape_tensor=sets_size
     )
-
-
-def _layer(stage: Stage, index: int) -> Any:
-    """A layer as its base class; attention is noted where it may be decomposed."""
-    kind = stage.network[index]
-    attention = stage.double.new("IAttention", decomposable=False)
-    stage.asked.append((kind, attention))
-    member = getattr(stage.trt.LayerType, kind)
-    return stage.double.new("ILayer", type=member, attention=attention)
 
 
 def _network(stage: Stage) -> dict[str, Callable[..., Any]]:
@@ -128,10 +119,10 @@ def _network(stage: Stage) -> dict[str, Callable[..., Any]]:
         "Builder.create_network": stage.made("create_network", "INetworkDefinition"),
         "INetworkDefinition.num_inputs": lambda _: len(stage.inputs),
         "INetworkDefinition.num_outputs": lambda _: 1,
+        "INetworkDefinition.num_layers": lambda _: len(stage.layers_of_network),
+        "INetworkDefinition.get_layer": lambda _, index: stage.layers_of_network[index],
         "INetworkDefinition.get_input": lambda _, index: _tensor(stage, *stage.inputs[index]),
         "INetworkDefinition.get_output": lambda *_, **__: _tensor(stage, "y", "HALF", (-1, 2)),
-        "INetworkDefinition.num_layers": lambda _: len(stage.network),
-        "INetworkDefinition.get_layer": lambda _, index: _layer(stage, index),
         "OnnxParser.parse_from_file": lambda *_, **__: not stage.errors,
         "OnnxParser.num_errors": lambda _: len(stage.errors),
         "OnnxParser.get_error": lambda _, index: stage.double.new(
@@ -259,10 +250,7 @@ def request_of(tmp_path: Path) -> Requests:
     """`request_of(workspace=1 << 30)`: a request with these options."""
 
     def make(
-        profiles: tuple[Profile, ...] = ((X,),),
-        cache: str = "",
-        ranges: Mapping[str, tuple[int, int, int]] | None = None,
-        **values: Any,
+        profiles: tuple[Profile, ...] = ((X,),), cache: str = "", **values: Any
     ) -> BuildRequest:
         return BuildRequest(
             onnx=str(tmp_path / "model.onnx"),
@@ -270,7 +258,6 @@ def request_of(tmp_path: Path) -> Requests:
             profiles=profiles,
             options=EngineOptions(**values),
             timing_cache=cache,
-            values=ranges or {},
         )
 
     return make
@@ -279,10 +266,20 @@ def request_of(tmp_path: Path) -> Requests:
 @pytest.fixture
 def child(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """`child(engine=None)`: the function of a build's process, with a double on that stage."""
+    return _staged_function(monkeypatch, "build")
+
+
+@pytest.fixture
+def inspector(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`inspector(layers="")`: the function of an inspecting process, with a double."""
+    return _staged_function(monkeypatch, "inspect")
+
+
+def _staged_function(monkeypatch: pytest.MonkeyPatch, name: str) -> Callable[..., Any]:
     monkeypatch.syspath_prepend(Path(__file__).parent)
-    build = importlib.import_module("staged_build").build
+    function = getattr(importlib.import_module("staged_build"), name)
 
     def make(before: str = "pass", version: str = "11.4", **values: Any) -> Any:
-        return partial(build, conftest=__file__, before=before, version=version, values=values)
+        return partial(function, conftest=__file__, before=before, version=version, values=values)
 
     return make

@@ -1,4 +1,4 @@
-"""The real function of a build's child process, handed a double of tensorrt."""
+"""The real functions of a build's child processes, handed a double of tensorrt."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import os
 import runpy
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from modelc.converters.trt.engine_build import (
-    BuildWatch,
-    build_engine,
-    build_in_child,
-    load_builder,
-)
+from modelc.converters.trt.engine_build import build_in_child
+from modelc.converters.trt.engine_inspection import EngineInspection, inspect_in_child
 from modelc.converters.trt.engine_records import BuildRequest, BuildResult
 from modelc.converters.trt.trt_installation import TrtLibrary
 from modelc.core.children.child_call import ParentConnection
@@ -44,7 +41,21 @@ def build(
     return build_in_child(request, parent, load)
 
 
-def crash_at_the_first_step(request: BuildRequest, _: ParentConnection) -> BuildResult:
-    """A real build that aborts."""
-    watch = BuildWatch(advance=lambda *_: os.abort())
-    return build_engine(load_builder(request.library), request, watch)
+def inspect(
+    request: BuildRequest,
+    parent: ParentConnection,
+    *,
+    conftest: str,
+    before: str,
+    version: str,
+    values: Mapping[str, Any],
+) -> EngineInspection:
+    """Inspect with the double of `conftest`; `before` is code that runs as tensorrt is loaded."""
+    stage = runpy.run_path(conftest)["staged"](version, **values)
+
+    def load(_library: TrtLibrary) -> ModuleType:
+        exec(before, {"os": os, "signal": signal, "time": time})
+        trt: ModuleType = stage.trt
+        return trt
+
+    return inspect_in_child(request, parent, load)

@@ -33,12 +33,14 @@ def build(stage_of: Stages, request_of: Requests) -> Build:
 
     def run(stage: dict[str, Any] | None = None, **options: Any) -> tuple[Any, BuildResult]:
         staged = stage_of(**(stage or {}))
-        return staged, build_engine(staged.trt, request_of(**options), BuildWatch())
+        return staged, build_engine(
+            staged.trt, request_of(**options), BuildWatch(), load_lean=lambda _: None
+        )
 
     return run
 
 
-def test_a_build_writes_the_engine_and_returns_version_tensors_and_layers(
+def test_a_build_writes_the_engine_and_returns_version_and_tensors(
     build: Build, tmp_path: Path
 ) -> None:
     stage, built = build()
@@ -50,7 +52,6 @@ def test_a_build_writes_the_engine_and_returns_version_tensors_and_layers(
         ("x", "float32", ("?", "3")),
         ("y", "float16", ("?", "2")),
     ]
-    assert built.layers == stage.layers
 
 
 def test_the_network_is_strongly_typed_and_the_profile_is_the_signatures(build: Build) -> None:
@@ -73,29 +74,6 @@ def test_a_parser_error_names_operator_module_and_source(build: Build, tmp_path:
     assert [value for value in values if value not in caught.value.message] == []
 
 
-def test_attention_may_be_decomposed(build: Build) -> None:
-    stage, _ = build({"network": ["CONVOLUTION", "ATTENTION_INPUT", "ATTENTION_OUTPUT"]})
-    set_to = [stage.calls(kind)[0].decomposable for kind in stage.network]
-    assert set_to == [False, True, False]
-
-
-K = ShapeRange(name="k", low=(2,), opt=(2,), high=(2,))
-SHAPE_INPUT: dict[str, Any] = {"inputs": [("k", "INT64", (2,))], "shape_inputs": ("k",)}
-
-
-def test_a_shape_input_gets_the_range_of_its_values(build: Build) -> None:
-    stage, _ = build(SHAPE_INPUT, profiles=((K,),), ranges={"k": (1, 4, 9)})
-    asked = {"input": "k", "min": (1, 1), "opt": (4, 4), "max": (9, 9)}
-    assert stage.calls("set_shape_input") == [asked]
-    assert len(stage.calls("add_optimization_profile")) == 1  # although no dim varies
-
-
-def test_a_shape_input_without_a_range_is_an_error_that_names_the_form(build: Build) -> None:
-    with pytest.raises(ConversionError, check=has_code(ErrorCode.MISSING_DIMS)) as caught:
-        build(SHAPE_INPUT, profiles=((K,),))
-    assert "k:int64[2]{1..10}" in str(caught.value.hint)
-
-
 OTHER_INPUT = [("x", "FLOAT", (-1, 3)), ("z", "FLOAT", (-1,))]
 
 
@@ -103,12 +81,11 @@ OTHER_INPUT = [("x", "FLOAT", (-1, 3)), ("z", "FLOAT", (-1,))]
     ("stage", "options", "code", "value"),
     [
         ({"engine": None, "complaints": ["no kernel"]}, {}, ErrorCode.RUNTIME_FAILED, "no kernel"),
-        ({"loads": False}, {}, ErrorCode.RUNTIME_FAILED, "load"),
         ({"failing": ("profile",)}, {}, ErrorCode.RUNTIME_FAILED, "x=1x3:4x3:8x3"),
         ({"inputs": OTHER_INPUT}, {}, ErrorCode.UNKNOWN_INPUT, "'z'"),
         ({}, {"plugins": ("/no/such.so",)}, ErrorCode.NOT_FOUND, "/no/such.so"),
     ],
-    ids=["build", "load", "profile", "input", "plugin"],
+    ids=["build", "profile", "input", "plugin"],
 )
 def test_a_failed_build_is_an_error_and_no_engine(
     build: Build,
@@ -170,28 +147,21 @@ def test_options_become_flags_and_limits(build: Build) -> None:
     assert config["profiling_verbosity"] is stage.trt.ProfilingVerbosity.DETAILED
 
 
-@pytest.mark.parametrize("trusted", [False, True])
-def test_host_code_is_allowed_only_with_consent(build: Build, trusted: bool) -> None:
-    stage, _ = build(trust_engine=trusted)
-    assert stage.calls("host code") == [trusted]
-
-
-def test_the_inspector_gets_the_opt_shapes(build: Build) -> None:
-    stage, _ = build()
-    assert stage.calls("set_input_shape") == [{"name": "x", "shape": (4, 3)}]
-    json_form = {"format": stage.trt.LayerInformationFormat.JSON}
-    assert stage.calls("information") == [json_form, json_form]  # without a context, and with one
-
-
-def test_a_context_that_rejects_the_shapes_still_has_layers(build: Build) -> None:
-    stage, built = build({"failing": ("set_input_shape",)})
-    assert built.layers == stage.layers
-    assert len(stage.calls("information")) == 1
-
-
-def test_a_stripped_engine_gets_no_context(build: Build) -> None:
-    stage, _ = build(strip_weights=True)
-    assert not stage.calls("set_input_shape")
+@pytest.mark.parametrize(
+    ("complaints", "reason"),
+    [
+        (["the timing cache is of another version", "no kernel for node conv1"], "conv1"),
+        (["Skipping tactic 0x3 due to exception: no memory", "no kernel for conv1"], "conv1"),
+        (["Error in the timing cache"], "timing cache"),
+    ],
+)
+def test_the_reason_of_a_failed_build_is_its_cause(
+    build: Build, complaints: list[str], reason: str
+) -> None:
+    with pytest.raises(ConversionError) as caught:
+        build({"engine": None, "complaints": complaints})
+    assert reason in caught.value.message
+    assert ("timing cache" in caught.value.message) is (reason == "timing cache")
 
 
 def test_only_named_plugin_libraries_are_loaded(stage_of: Stages) -> None:
@@ -202,3 +172,37 @@ def test_only_named_plugin_libraries_are_loaded(stage_of: Stages) -> None:
     assert not loaded
     load_plugin_libraries(stage.trt, ("/a.so", "/b.so"), log, load=loaded.append)
     assert loaded == ["/a.so", "/b.so"]
+
+
+def test_attention_may_be_decomposed(stage_of: Stages, request_of: Requests) -> None:
+    stage = stage_of()
+    kinds, attention = stage.trt.LayerType, stage.double.new("IAttention")
+    stage.double.behaviours["IAttentionBoundaryLayer.attention"] = lambda _: attention
+    stage.layers_of_network = [
+        stage.double.new("ILayer", type=kind) for kind in (kinds.CONSTANT, kinds.ATTENTION_INPUT)
+    ]
+    build_engine(stage.trt, request_of(), BuildWatch())
+    assert attention.decomposable is True
+
+
+def test_an_input_that_sets_a_size_has_its_values_in_the_profile(
+    stage_of: Stages, request_of: Requests
+) -> None:
+    stage = stage_of(inputs=[("x", "FLOAT", (4, 3)), ("k", "INT64", (2,))], sizes=("k",))
+    x = ShapeRange(name="x", low=(4, 3), opt=(4, 3), high=(4, 3))
+    k = ShapeRange(name="k", low=(2,), opt=(2,), high=(2,), values=(1, 5, 9))
+    build_engine(stage.trt, request_of(profiles=((x, k),)), BuildWatch())
+    (given,) = stage.calls("set_shape_input")
+    assert given == {"input": "k", "min": [1, 1], "opt": [5, 5], "max": [9, 9]}
+    assert [one["input"] for one in stage.calls("set_shape")] == ["x"]
+
+
+def test_without_a_stated_range_such_an_input_is_an_error(
+    stage_of: Stages, request_of: Requests
+) -> None:
+    stage = stage_of(inputs=[("k", "INT64", ())], sizes=("k",))
+    k = ShapeRange(name="k", low=(), opt=(), high=())
+    with pytest.raises(
+        ConversionError, check=has_code(ErrorCode.MISSING_DIMS, option="input", naming="'k'")
+    ):
+        build_engine(stage.trt, request_of(profiles=((k,),)), BuildWatch())

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from modelc.converters.trt.engine_records import (
+from modelc.converters.trt.engine_layers import (
     INSPECTOR_SOURCE,
-    UNKNOWN,
     EngineLayer,
     engine_coverage,
     parse_layers,
     read_layers,
 )
 from modelc.core.errors import ConversionError, ErrorCode
+from modelc.core.records import UNKNOWN_DTYPE
 
 from ...reasons import has_code
 
@@ -102,6 +102,22 @@ def test_fused_nodes_are_kept() -> None:
         ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchw_simt", "fp32"),
         ("ampere_sgemm_128x64_nn", "fp32"),
         ("sm90_xmma_gemm_e4m3e4m3_e4m3f32_f32_tn", "fp8"),
+        ("sm80_xmma_gemm_i8f32_i8i32_f32_tn_n_tilesize128x128x64_tensor16x8x32_fused", "int8"),
+        ("sm80_xmma_gemm_i8i8_i8i32_f32_tn_n_tilesize64x64x64_by_fusion_tactic", "int8"),
+        ("sm80_xmma_fprop_implicit_gemm_interleaved_i8f16_i8i32_f32_nchw_vect_c_32", "int8"),
+        ("sm90_xmma_gemm_i8i32_i8i32_i32_tn_n_tilesize256x128x128", "int8"),
+        ("cutlass_80_tensorop_i16832gemm_s8_128x128_64x3_tn_align16", "int8"),
+        ("ampere_igemm_int8_128x128_ldg4_nn", "int8"),
+        ("ampere_fp32_icudnn_int8x4_128x64_relu_medium_nn_v1", "int8"),
+        ("turing_fp16_i8816cudnn_int8_128x128_ldg16_relu_small_nt_v1", "int8"),
+        ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x128", "fp8"),
+        ("cutlass3x_sm100_tensorop_s256x256x32gemm_f8_f8_f32_f16_f16", "fp8"),
+        ("sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc", "tf32"),
+        ("sm50_xmma_cublas_smallN_NN_f32f32_f32_f32_nn_n_int32_unit_n", "fp32"),
+        ("ampere_scudnn_128x64_relu_xregs_large_nn_v1", "fp32"),
+        ("ampere_h16816cudnn_128x128_ldg8_relu_exp_stages_64x3_large_nhwc_tn_v1", "fp16"),
+        ("trt_turing_cutlass_image_network_first_layer_hmma_fprop_f16f16f32_nhwc", "fp16"),
+        ("_gemm_mha_v2_0xf16f16f16f16f16ff16f16f16f16f16f", UNKNOWN_DTYPE),
     ],
 )
 def test_the_compute_dtype_is_read_from_the_kernel_name(tactic: str, dtype: str) -> None:
@@ -117,9 +133,9 @@ def test_the_compute_dtype_is_read_from_the_kernel_name(tactic: str, dtype: str)
         ("Half", "fp16"),
         ("BFloat16", "bf16"),
         ("Int8", "int8"),
-        ("UInt8", "uint8"),
+        ("UInt8", UNKNOWN_DTYPE),
         ("Row major linear FP16 format (kLINEAR)", "fp16"),
-        ("N/A due to dynamic shapes", UNKNOWN),
+        ("N/A due to dynamic shapes", UNKNOWN_DTYPE),
     ],
 )
 def test_the_dtype_of_a_tensor_is_read_in_every_spelling(text: str, dtype: str) -> None:
@@ -130,7 +146,7 @@ def test_the_dtype_of_a_tensor_is_read_in_every_spelling(text: str, dtype: str) 
 
 def test_an_engine_built_without_details_has_unknown_dtypes() -> None:
     found = engine_coverage(read_layers('{"Layers": ["conv1", "pool"], "Bindings": []}').layers)
-    assert found.layers == {UNKNOWN: 1}
+    assert found.layers == {UNKNOWN_DTYPE: 1}
 
 
 def test_a_cast_is_no_convolution() -> None:

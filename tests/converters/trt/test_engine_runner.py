@@ -145,11 +145,10 @@ def device_of(double_of: Callable[..., Any]) -> Devices:
     return make
 
 
-def runner_on(device: Device, doubles: tuple[str, ...] = ()) -> EngineRunner:
+def runner_on(device: Device) -> EngineRunner:
     trt = device.double.module
     engine, runtime = device.double.new("ICudaEngine"), device.double.new("Runtime")
-    log = make_error_log(trt)
-    loaded = LoadedEngine(engine=engine, runtime=runtime, log=log, doubles=doubles)
+    loaded = LoadedEngine(engine=engine, runtime=runtime, log=make_error_log(trt))
     return EngineRunner(trt, loaded, SIGNATURE, torch.device("cpu"))
 
 
@@ -159,13 +158,6 @@ def test_a_feed_goes_in_and_outputs_come_out(device_of: Devices) -> None:
         outputs = runner.run(FEED)
     assert list(outputs) == ["y"]
     np.testing.assert_array_equal(outputs["y"], 2 * FEED["x"])
-
-
-def test_what_is_float64_in_the_model_is_cast_at_both_ends(device_of: Devices) -> None:
-    with runner_on(device_of(), doubles=("x", "y")) as runner:
-        made = runner.run({"x": FEED["x"].astype(np.float64)})["y"]
-    assert made.dtype == np.float64
-    np.testing.assert_array_equal(made, 2 * FEED["x"])
 
 
 def test_an_output_whose_shape_depends_on_data_is_allocated_during_the_run(
@@ -198,7 +190,7 @@ LARGE = {"x": np.ones((16, 3), np.float32)}  # fits the second profile only
     ("changes", "feed", "code", "value"),
     [
         ({}, {"x": np.ones((12, 3), np.float32)}, ErrorCode.INPUT_REJECTED, "x (12, 3)"),
-        ({}, {"x": FEED["x"].astype(np.float64)}, ErrorCode.INPUT_REJECTED, "float64"),
+        ({}, {"x": FEED["x"].astype(np.float16)}, ErrorCode.INPUT_REJECTED, "float16"),
         ({"dtype": "FP4"}, FEED, ErrorCode.UNSUPPORTED, "FP4"),
         ({"fails": "shape"}, FEED, ErrorCode.RUNTIME_FAILED, "set_input_shape(x"),
         ({"fails": "address x"}, FEED, ErrorCode.RUNTIME_FAILED, "set_tensor_address(x"),
@@ -221,6 +213,44 @@ def test_a_rejected_feed_or_failed_call_is_an_error(
 ) -> None:
     with pytest.raises(RunnerError, check=has_code(code, naming=value)):
         runner_on(device_of(**changes)).run(feed)
+
+
+@pytest.mark.parametrize(
+    ("error", "option"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "input"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), None),
+        (AttributeError("'NoneType' object has no attribute 'data_ptr'"), None),
+        (TypeError("pybind11::init(): factory function returned nullptr"), None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("method", ["run", "layer_times"])
+def test_whatever_is_raised_on_the_gpu_is_a_runner_error(
+    device_of: Devices, error: Exception, option: str | None, method: str
+) -> None:
+    def breaks(*_: object, **__: object) -> bool:
+        raise error
+
+    device = device_of()
+    device.double.behaviours["IExecutionContext.execute_async_v3"] = breaks
+    code = ErrorCode.RUNTIME_FAILED if option is None else ErrorCode.OUT_OF_MEMORY
+    cause = has_code(code, naming=str(error)[:30])
+    with runner_on(device) as runner, pytest.raises(RunnerError, check=cause) as caught:
+        getattr(runner, method)(FEED)
+    assert caught.value.options == (() if option is None else (option,))
+    assert caught.value.__cause__ is error
+
+
+def test_a_context_without_memory_has_the_hint_for_memory(device_of: Devices) -> None:
+    device = device_of(fails="execute")
+    with runner_on(device) as runner:
+        loaded = runner._loaded
+        assert loaded is not None
+        loaded.log.errors = ["[defaultAllocator.cpp] Out of memory while allocating 8 GiB"]
+        with pytest.raises(RunnerError, check=has_code(ErrorCode.OUT_OF_MEMORY)) as caught:
+            runner.run(FEED)
+    assert caught.value.options == ("input",)
 
 
 def test_the_hint_for_a_shape_outside_the_profiles_lists_them(device_of: Devices) -> None:
@@ -254,3 +284,9 @@ def test_an_engine_that_cannot_be_loaded_is_an_error(device_of: Devices, tmp_pat
     with pytest.raises(RunnerError, check=failed) as caught:
         loading(device_of(fails="deserialize"), tmp_path / "m.engine")
     assert "m.engine.json" in caught.value.hint
+
+
+def test_doubles_are_fed_as_float32(device_of: Devices) -> None:
+    with runner_on(device_of()) as runner:
+        outputs = runner.run({"x": FEED["x"].astype(np.float64)})
+    np.testing.assert_array_equal(outputs["y"], 2 * FEED["x"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from modelc.converters import tensorrt_engine
+from modelc.converters.trt.engine_layers import EngineLayer
 from modelc.converters.trt.engine_records import (
-    EngineLayer,
     EngineSidecar,
     engine_sidecar_path,
     read_sidecar,

@@ -107,3 +107,10 @@ def test_a_dim_without_bounds_is_found_once_unless_a_profile_bounds_it() -> None
     assert "rows=min..max" in error.hint
     assert find_unbounded(signature("x:float32[rows,6]"), read_profiles(["x=1x6:4x6:8x6"])) == ()
     assert find_unbounded(IMAGE, ()) == ()
+
+
+def test_a_stated_range_of_integers_is_in_the_profile() -> None:
+    inputs = [parse_input("k:int64[2]{1..10}"), parse_input("x:float32[2]{0..1}")]
+    signature = merge_inputs([*inputs, parse_input("i:int64[2]")], {})
+    (profile,) = profiles_for(signature, ())
+    assert [one.values for one in profile] == [(1, 5, 10), None, None]

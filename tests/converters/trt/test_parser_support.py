@@ -132,11 +132,10 @@ AXES = np.array([1], dtype=np.int64)
             "reduces",
         ),
         (node_of("TopK", "x", [10]), node_of("TopK", "x", [4000]), "3840"),
-        (node_of("TopK", "x", [10]), node_of("TopK", "x", [10], sorted=0), "sorted"),
         (node_of("OneHot", "x", [5], "v"), node_of("OneHot", "x", "d", "v"), "depth"),
         (
             node_of("GridSample", "x", "grid", shape=["n", 3, 8, 8]),
-            node_of("GridSample", "x", "grid", shape=["n", 3, 8, 8, 8]),
+            node_of("GridSample", "x", "grid", shape=["n", 3, 8]),
             "4D",
         ),
         (
@@ -152,7 +151,7 @@ AXES = np.array([1], dtype=np.int64)
         (node_of("EyeLike", "x", shape=[3, 3]), node_of("EyeLike", "x", shape=["n", 3]), "dynamic"),
         (
             node_of("Attention", *"qkv", shape=[1, 2, 3, 4]),
-            node_of("Attention", *"qkv", shape=[1, 2, 3]),
+            node_of("Attention", *"qkv", shape=[1, 2]),
             "4D",
         ),
         (node_of("Attention", *"qkv"), node_of("Attention", *"qkvm", "past"), "past"),

@@ -26,10 +26,12 @@ def engine(tmp_path: Path) -> Path:
     path, onnx = tmp_path / "m.engine", tmp_path / "m.trt.onnx"
     path.write_bytes(b"ftrt")
     onnx.write_bytes(b"weights")
+    (tmp_path / "m.trt.onnx.data").write_bytes(b"more weights")
     write_sidecar(
         EngineSidecar(
             engine=record_of(path),
             onnx=record_of(onnx),
+            external=(record_of(tmp_path / "m.trt.onnx.data"),),
             gpu="NVIDIA L4",
             capability="8.9",
             memory=1,
@@ -75,22 +77,26 @@ def test_weights_come_from_the_onnx_beside_the_engine(double_of: Doubles, engine
 
 
 def test_weights_come_from_the_named_onnx(double_of: Doubles, engine: Path, tmp_path: Path) -> None:
-    moved = (tmp_path / "m.trt.onnx").rename(tmp_path / "elsewhere.onnx")
+    (tmp_path / "other").mkdir()
+    moved = (tmp_path / "m.trt.onnx").rename(tmp_path / "other" / "elsewhere.onnx")
+    (tmp_path / "m.trt.onnx.data").rename(tmp_path / "other" / "m.trt.onnx.data")
     taken: list[str] = []
     opened(double_of, engine, taken, weights=str(moved))
     assert taken == [str(moved)]
 
 
-def test_missing_weights_are_an_error(double_of: Doubles, engine: Path) -> None:
-    (engine.parent / "m.trt.onnx").unlink()
-    with pytest.raises(RunnerError, check=has_code(ErrorCode.NOT_FOUND, naming="m.trt.onnx")):
+@pytest.mark.parametrize("name", ["m.trt.onnx", "m.trt.onnx.data"])
+def test_missing_weights_are_an_error(double_of: Doubles, engine: Path, name: str) -> None:
+    (engine.parent / name).unlink()
+    with pytest.raises(RunnerError, check=has_code(ErrorCode.NOT_FOUND, naming=name)):
         opened(double_of, engine, [])
 
 
-def test_weights_of_another_model_are_an_error(double_of: Doubles, engine: Path) -> None:
-    (engine.parent / "m.trt.onnx").write_bytes(b"other weights")
+@pytest.mark.parametrize("name", ["m.trt.onnx", "m.trt.onnx.data"])
+def test_weights_of_another_model_are_an_error(double_of: Doubles, engine: Path, name: str) -> None:
+    (engine.parent / name).write_bytes(b"other weights")
     taken: list[str] = []
-    with pytest.raises(RunnerError, check=has_code(ErrorCode.FILE_CHANGED, naming="m.trt.onnx")):
+    with pytest.raises(RunnerError, check=has_code(ErrorCode.FILE_CHANGED, naming=name)):
         opened(double_of, engine, taken)
     assert not taken
 

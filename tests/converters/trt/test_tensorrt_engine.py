@@ -8,23 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
 from modelc.converters import tensorrt_engine
 from modelc.converters.trt.build_launcher import BuildFunction, BuildHost
 from modelc.converters.trt.engine_build import build_in_child
-from modelc.converters.trt.engine_records import read_sidecar
+from modelc.converters.trt.engine_inspection import InspectFunction, inspect_in_child
+from modelc.converters.trt.engine_records import read_sidecar, write_sidecar
 from modelc.converters.trt.trt_installation import CudaDevice, CudaDriver, TensorrtInstallation
 from modelc.core.contract import Job
 from modelc.core.errors import ErrorCode, MissingError, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
+from modelc.core.records import record_of
 from modelc.core.signature import merge_inputs
+from modelc.pipeline.order import Judging
 
 from ...reasons import has_code
 
 Children = Callable[..., BuildFunction]
+Inspectors = Callable[..., InspectFunction]
 DRIVER = CudaDriver(
     version=13010,
     devices=(CudaDevice(index=0, name="NVIDIA L4", capability=(8, 9), memory=24 << 30),),
@@ -34,7 +37,7 @@ SIGNATURE = merge_inputs([parse_input("x:float32[batch=1..8,3]")], {}).with_outp
 
 def job_in(folder: Path, **settings: str) -> Job:
     parent = folder / "model.fp16.trt.onnx"
-    save_parent(parent)
+    parent.write_bytes(b"onnx")
     (folder / "work").mkdir()
     return Job(
         signature=SIGNATURE,
@@ -47,33 +50,27 @@ def job_in(folder: Path, **settings: str) -> Job:
     )
 
 
-def save_parent(path: Path, kind: int = onnx.TensorProto.FLOAT16) -> None:
-    tensors = [onnx.helper.make_tensor_value_info(name, kind, ["batch", 3]) for name in "xy"]
-    graph = onnx.helper.make_graph([], "net", tensors[:1], tensors[1:])
-    onnx.save_model(onnx.helper.make_model(graph), str(path))
-
-
-def host(child: BuildFunction | None = None, program: str | None = None) -> BuildHost:
+def host(
+    child: BuildFunction | None = None,
+    inspector: InspectFunction = inspect_in_child,
+    program: str | None = None,
+) -> BuildHost:
     found = TensorrtInstallation(
         importable=child is not None, package="11.4.0.106", program=program
     )
     return BuildHost(
-        driver=lambda: DRIVER, installed=lambda _: found, build=child or build_in_child
+        driver=lambda: DRIVER,
+        installed=lambda _: found,
+        build=child or build_in_child,
+        inspect=inspector,
     )
 
 
-def test_the_sidecar_names_what_is_float64_in_the_model(tmp_path: Path, child: Children) -> None:
-    job = job_in(tmp_path)
-    assert job.parent is not None
-    save_parent(job.parent, onnx.TensorProto.DOUBLE)
-    made = tensorrt_engine.convert(job, host(child()))
-    assert read_sidecar(job.folder / "model.fp16.engine").doubles == ("x", "y")
-    assert len(made.notes) == 1
-
-
-def test_convert_writes_the_engine_and_its_sidecar(tmp_path: Path, child: Children) -> None:
+def test_convert_writes_the_engine_and_its_sidecar(
+    tmp_path: Path, child: Children, inspector: Inspectors
+) -> None:
     job = job_in(tmp_path, refittable="true", profiles="x=1x3:1x3:1x3")
-    made = tensorrt_engine.convert(job, host(child()))
+    made = tensorrt_engine.convert(job, host(child(), inspector()))
     assert made.files == (("model.fp16.engine", "model"), ("model.fp16.engine.json", "config"))
     assert made.versions == {"tensorrt": "11.4.0.106"}
     assert made.notes == ()
@@ -96,12 +93,26 @@ def test_convert_writes_the_engine_and_its_sidecar(tmp_path: Path, child: Childr
     ]
 
 
+@pytest.mark.parametrize(
+    "stage",
+    [
+        {"layers": "nonsense"},
+        {"layers": ""},
+        {"loads": False},
+        {"before": "os.abort()"},
+        {"before": "1 / 0"},
+        {"before": "os._exit(0)"},
+    ],
+    ids=["nonsense", "empty", "not loaded", "crash", "exception", "no answer"],
+)
 def test_an_engine_whose_layers_cannot_be_read_is_kept_with_a_note(
-    tmp_path: Path, child: Children
+    tmp_path: Path, child: Children, inspector: Inspectors, stage: dict[str, object]
 ) -> None:
     job = job_in(tmp_path)
-    made = tensorrt_engine.convert(job, host(child(layers="nonsense")))
+    made = tensorrt_engine.convert(job, host(child(), inspector(**stage)))
     assert len(made.notes) == 1
+    assert (job.folder / made.files[0][0]).read_bytes() == b"ftrt-engine"
+    assert read_sidecar(job.folder / made.files[0][0]).layers == ()
     assert tensorrt_engine.coverage(job.folder / made.files[0][0], job.example, "cpu") is None
 
 
@@ -146,3 +157,81 @@ def test_an_invalid_setting_is_an_error(tmp_path: Path) -> None:
     invalid = has_code(ErrorCode.INVALID_VALUE, option="optimization-level", naming="'9'")
     with pytest.raises(UsageError, check=invalid):
         tensorrt_engine.convert(job_in(tmp_path, optimization_level="9"), host())
+
+
+@pytest.mark.parametrize("error", [AttributeError("no layer_times"), RuntimeError("CUDA error")])
+def test_an_engine_that_cannot_be_timed_is_covered_by_layers(
+    tmp_path: Path,
+    child: Children,
+    inspector: Inspectors,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    def breaks(*_: object, **__: object) -> None:
+        raise error
+
+    job = job_in(tmp_path)
+    made = tensorrt_engine.convert(job, host(child(), inspector()))
+    monkeypatch.setattr(tensorrt_engine, "open_runner", breaks)
+    found = tensorrt_engine.coverage(job.folder / made.files[0][0], job.example, "cuda")
+    assert found is not None
+    assert (found.work, found.layers) == ("layers", {"fp16": 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "package", "fits"),
+    [
+        ({}, DRIVER.devices, "11.4.0.106", True),
+        ({}, DRIVER.devices, "11.4.0.106.post1", True),
+        ({}, DRIVER.devices, "11.5.0.1", False),
+        ({}, (), "11.4.0.106", False),
+        ({}, (replace(DRIVER.devices[0], name="NVIDIA T4"),), "11.4.0.106", False),
+        ({"version_compatible": "True"}, DRIVER.devices, "11.5.0.1", True),
+        ({"hardware_compatible": "ampere-plus"}, (), "11.4.0.106", True),
+    ],
+)
+def test_an_engine_is_for_the_host_whose_gpu_and_version_it_names(
+    tmp_path: Path,
+    child: Children,
+    inspector: Inspectors,
+    options: dict[str, str],
+    device: tuple[CudaDevice, ...],
+    package: str,
+    fits: bool,
+) -> None:
+    job = job_in(tmp_path)
+    engine = job.folder / tensorrt_engine.convert(job, host(child(), inspector())).files[0][0]
+    write_sidecar(replace(read_sidecar(engine), options=options), engine)
+    found = TensorrtInstallation(importable=True, package=package)
+    here = BuildHost(driver=lambda: replace(DRIVER, devices=device), installed=lambda _: found)
+    assert tensorrt_engine.is_for_host(engine, here) is fits
+
+
+def test_the_sidecar_of_a_stripped_engine_has_the_digests_of_external_weights(
+    tmp_path: Path, child: Children, inspector: Inspectors
+) -> None:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    weight = numpy_helper.from_array(np.ones(256, np.float32), "w")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [256])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [256])
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y], [weight]))
+    job = job_in(tmp_path, strip_weights="true")
+    assert job.parent is not None
+    data = f"{job.parent.name}.data"
+    onnx.save(model, str(job.parent), save_as_external_data=True, location=data, size_threshold=0)
+    made = tensorrt_engine.convert(job, host(child(), inspector()))
+    sidecar = read_sidecar(job.folder / made.files[0][0])
+    assert sidecar.external == (record_of(tmp_path / data),)
+
+
+def test_the_noise_floor_of_an_engine_is_wider_in_fp32_alone() -> None:
+    judging = Judging()
+    engine = judging.tolerance_for(Precision.FP32, tensorrt_engine).floor_factor
+    other = judging.tolerance_for(Precision.FP32).floor_factor
+    assert engine is not None
+    assert other is not None
+    assert engine == 2 * other
+    assert judging.tolerance_for(Precision.FP16, tensorrt_engine).floor_factor is None

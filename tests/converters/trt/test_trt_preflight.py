@@ -114,9 +114,9 @@ def test_an_operator_that_is_not_supported_is_a_blocker_with_its_module(
 
 
 def test_an_operator_outside_the_table_is_a_blocker(spot: Spot) -> None:
-    (found,) = errors_of(spot("z = Swish(x) y = Relu(z)"))
+    (found,) = errors_of(spot("z = NotYetKnown(x) y = Relu(z)"))
     assert (found.fault, found.severity) == (TrtFault.UNLISTED_OPERATOR, ERROR)
-    assert found.place == "head.bad (Swish node_z)"
+    assert found.place == "head.bad (NotYetKnown node_z)"
 
 
 def test_repeated_findings_are_counted(fly: Fly) -> None:
@@ -356,3 +356,16 @@ def test_digits_have_neither_blockers_nor_warnings(exported_digits: Path) -> Non
     )
     found = run_preflight(job)
     assert (found.blockers, found.warnings) == ((), ())
+
+
+def test_double_outputs_block_and_double_inputs_are_noted(tmp_path: Path) -> None:
+    def found(inner: str) -> tuple[int, int]:
+        path = tmp_path / f"{inner.split(maxsplit=1)[0]}.onnx"
+        text = f'<ir_version: 10, opset_import: ["" : 20]> g (double[4] x) => ({inner}[4] y) '
+        node = "y = Abs(x)" if inner == "double" else "y = Cast <to = 1> (x)"
+        onnx.save(parser.parse_model(text + "{ " + node + " }"), path)
+        result = run_preflight(job_for(path, "x:float64[4]"))
+        return len(result.blockers), sum("float64" in one for one in result.warnings)
+
+    assert found("float") == (0, 1)
+    assert found("double") == (1, 1)

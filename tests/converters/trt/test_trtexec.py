@@ -144,6 +144,15 @@ def test_a_build_without_layers_succeeds(request_of: Requests, tmp_path: Path) -
     assert (made.layers, made.inputs) == ("", ())
 
 
+def test_a_program_that_fails_after_it_wrote_the_engine_is_a_note(
+    request_of: Requests, tmp_path: Path
+) -> None:
+    body = f"{SAVE}\nkill -SEGV $$"
+    made = build_with_trtexec(program(tmp_path, body), request_of(), tmp_path, version=(11, 4, 0))
+    assert len(made.notes) == 1
+    assert "SIGSEGV" in made.notes[0]
+
+
 @pytest.mark.parametrize("body", ["echo '[E] no luck' >&2; exit 1", "echo '[E] no luck' >&2"])
 def test_without_an_engine_the_build_failed_at_any_exit_code(
     request_of: Requests, tmp_path: Path, body: str

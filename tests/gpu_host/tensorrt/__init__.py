@@ -1,0 +1,6 @@
+"""TensorRT 11.4 as the strict double, with the engines of `runtime_engine`."""
+
+import runtime_engine
+
+runtime_engine.use_cpu_memory()
+globals().update(runtime_engine.names_of_double(magic=b"ftrt"))

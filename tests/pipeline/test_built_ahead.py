@@ -1,0 +1,164 @@
+"""A pending step whose files are built here: another host takes them, and builds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from modelc.core.contract import Feed, Job, Outputs, Preflight, Readiness, Target
+from modelc.core.errors import ConversionError, RunnerError
+from modelc.core.manifest import Manifest
+from modelc.pipeline.finish_pending import finish_pending
+from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.order import Order
+from modelc.pipeline.provenance.verify_folder import verify_folder
+from modelc.pipeline.recorded_run import FinishRequest
+from modelc.pipeline.run_order import run
+
+from .conftest import Fake, eagerly
+from .test_pending import CLEAR, Engine
+
+Orders = Callable[..., Order]
+BUILDS = Readiness(ready=False, builds=True, version="1", reason="no CUDA driver")
+READY = Readiness(ready=True, version="1")
+BUILT = "pending/model.engine"
+
+
+def engine(fake: Callable[..., Fake], *, ready: Readiness, **parts: Any) -> tuple[Target, ...]:
+    """The table of a host: the fake parent, and an engine that can at least be built."""
+    plain = fake()
+    made = Engine(
+        NAME="engine",
+        SUFFIX=".engine",
+        MADE_FROM=dict.fromkeys(plain.MADE_FROM, "fake"),
+        CAPTURES=(),
+        ready=ready,
+        **parts,
+    )
+    return (cast("Target", plain), cast("Target", made))
+
+
+@pytest.fixture
+def prepared(order: Orders, fake: Callable[..., Fake]) -> Manifest:
+    return run(order("engine"), targets=engine(fake, ready=BUILDS))
+
+
+def fail(_: Job) -> None:
+    raise AssertionError("it is built already")
+
+
+@pytest.fixture
+def finish(fake: Callable[..., Fake], tmp_path: Path) -> Callable[..., Manifest]:
+    """`finish(ready=READY, answer=...)`: finish the folder on a host that may not convert."""
+
+    def on_host(ready: Readiness = READY, **parts: Any) -> Manifest:
+        targets = engine(fake, ready=ready, on_convert=fail, **parts)
+        return finish_pending(FinishRequest(out=tmp_path / "out"), targets=targets)
+
+    return on_host
+
+
+def test_the_files_are_pending_and_no_artifact(prepared: Manifest, tmp_path: Path) -> None:
+    (pending,) = prepared.pending
+    assert [file.name for file in pending.files] == [BUILT]
+    assert (pending.versions, pending.reason) == ({"text": "1"}, BUILDS.reason)
+    assert [artifact.name for artifact in prepared.artifacts] == ["fake"]
+    assert (tmp_path / "out" / BUILT).read_text() == "a model"
+    assert prepared.exit_code == 4
+    assert read_manifest(tmp_path / "out") == prepared
+
+
+def test_another_host_judges_them_without_building(
+    prepared: Manifest, tmp_path: Path, finish: Callable[..., Manifest]
+) -> None:
+    found = finish()
+    made = found.artifacts[1]
+    assert (made.name, made.parent) == ("engine", prepared.artifacts[0].digest)
+    assert made.versions == {"text": "1"}
+    assert (found.exit_code, found.pending) == (0, ())
+    assert (tmp_path / "out" / "model.engine").is_file()
+    assert not (tmp_path / "out" / BUILT).exists()
+
+
+def test_a_wrong_one_is_rejected(
+    prepared: Manifest, tmp_path: Path, finish: Callable[..., Manifest]
+) -> None:
+    def answer(feed: Feed) -> Outputs:
+        return {name: one + 1 for name, one in eagerly(feed).items()}
+
+    found = finish(answer=answer)
+    assert found.exit_code == 1
+    assert found.artifacts[:-1] == prepared.artifacts
+    assert found.artifacts[-1].rejected
+    assert (tmp_path / "out" / "rejected" / "model.engine").is_file()
+    assert not (tmp_path / "out" / BUILT).exists()
+
+
+def test_one_that_cannot_be_opened_stays_pending_with_its_file(
+    prepared: Manifest, tmp_path: Path, finish: Callable[..., Manifest]
+) -> None:
+    def raises() -> None:
+        raise RunnerError("it cannot be loaded", hint="build it again")
+
+    found = finish(on_open=raises)
+    assert found.failures[0].step == "engine"
+    assert found.pending == prepared.pending
+    assert (tmp_path / "out" / BUILT).is_file()
+    assert finish().exit_code == 0
+
+
+def test_a_changed_file_is_not_judged(
+    prepared: Manifest, tmp_path: Path, finish: Callable[..., Manifest]
+) -> None:
+    (tmp_path / "out" / BUILT).write_text("another model")
+    assert not verify_folder(tmp_path / "out").passed
+    found = finish()
+    assert found.exit_code == 1
+    assert BUILT in found.failures[0].message
+    assert [artifact.name for artifact in found.artifacts] == ["fake"]
+    assert found.pending == prepared.pending
+
+
+def test_verify_checks_them(prepared: Manifest, tmp_path: Path) -> None:
+    checks = verify_folder(tmp_path / "out").checks
+    assert prepared.pending[0].step in {one.of for one in checks if one.what == "files"}
+    assert verify_folder(tmp_path / "out").passed
+
+
+def test_a_host_that_only_builds_leaves_them_as_they_are(
+    prepared: Manifest, finish: Callable[..., Manifest]
+) -> None:
+    found = finish(ready=BUILDS)
+    assert found.pending == prepared.pending
+    assert found.exit_code == 4
+
+
+def test_a_second_run_replaces_them(
+    prepared: Manifest, order: Orders, fake: Callable[..., Fake], tmp_path: Path
+) -> None:
+    found = run(order("engine"), targets=engine(fake, ready=BUILDS))
+    assert found.pending == prepared.pending
+    found = run(order("engine"), targets=engine(fake, ready=READY))
+    assert (found.exit_code, found.pending) == (0, ())
+    assert not (tmp_path / "out" / BUILT).exists()
+
+
+def test_a_blocker_ends_it_before_the_build(order: Orders, fake: Callable[..., Fake]) -> None:
+    blocked = replace(CLEAR, blockers=("Foo",))
+    targets = engine(fake, ready=BUILDS, found=blocked, on_convert=fail)
+    found = run(order("engine"), targets=targets)
+    assert (found.exit_code, found.pending) == (5, ())
+
+
+def test_a_failed_build_is_a_failure(order: Orders, fake: Callable[..., Fake]) -> None:
+    def rejects(_: Job) -> None:
+        raise ConversionError("the builder rejected it", hint="")
+
+    clear = Preflight(blockers=(), warnings=(), memory=1, source="s")
+    targets = engine(fake, ready=BUILDS, found=clear, on_convert=rejects)
+    found = run(order("engine"), targets=targets)
+    assert (found.exit_code, found.pending) == (5, ())

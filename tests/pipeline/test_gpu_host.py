@@ -1,0 +1,123 @@
+"""`modelc build-trt` on a host with a GPU, whose engines ONNX Runtime computes: tests/gpu_host."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+SAMPLES = TESTS.parent / "sample_models"
+DIGITS = (
+    str(SAMPLES / "digits.safetensors"),
+    "--model", "modelc.sample_models.digits:build",
+    "--input", "x:float32[batch=1..8,1,8,8]",
+)  # fmt: skip
+Build = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Build:
+    """`build("out", *arguments, gpu=True)`: the exit code, and the manifest of the folder."""
+
+    def run(
+        out: str, *arguments: str, gpu: bool = True, **variables: str
+    ) -> tuple[int, dict[str, Any]]:
+        path = [str(TESTS / "gpu_host")] if gpu else []
+        path += filter(None, [os.environ.get("PYTHONPATH")])
+        ran = subprocess.run(
+            [sys.executable, "-m", "modelc", "build-trt", *arguments, "--no-cache"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **variables},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode != 70, ran.stderr
+        return ran.returncode, json.loads((tmp_path / out / "manifest.json").read_text())
+
+    return run
+
+
+def verdict_of(manifest: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for one in manifest["verdicts"] if one["artifact"] == name)
+    return found
+
+
+@pytest.mark.parametrize("rtx", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_an_engine_is_built_and_judged(build: Build, tmp_path: Path, rtx: bool) -> None:
+    target, flags = ("tensorrt-rtx", ["--rtx"]) if rtx else ("tensorrt", [])
+    code, manifest = build("out", *DIGITS, "--fp16", *flags, "-o", "out")
+    assert code == 0
+    engine = next(one for one in manifest["artifacts"] if one["name"] == f"{target}-fp16")
+    assert verdict_of(manifest, engine["name"])["state"] == "passed"
+    assert all((tmp_path / "out" / file["name"]).is_file() for file in engine["files"])
+    assert manifest["pending"] == []
+
+
+@pytest.mark.slow
+def test_a_wrong_engine_is_rejected_and_kept(build: Build, tmp_path: Path) -> None:
+    code, manifest = build("out", *DIGITS, "--fp16", "-o", "out", GPU_HOST_FAULT="offset")
+    assert code == 1
+    verdict = verdict_of(manifest, "rejected/tensorrt-fp16")
+    assert verdict["state"] == "failed"
+    assert (tmp_path / "out" / "rejected" / "model.fp16.engine").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["memory", "context"])
+def test_an_engine_that_cannot_run_is_kept_and_judged_later(
+    build: Build, tmp_path: Path, fault: str
+) -> None:
+    code, manifest = build("out", *DIGITS, "--fp16", "-o", "out", GPU_HOST_FAULT=fault)
+    assert code == 6
+    kept = manifest["pending"][0]["files"][0]["name"]
+    engine = (tmp_path / "out" / kept).read_bytes()
+    code, manifest = build("out", "out", GPU_HOST_FAULT="build")  # a build fails now
+    assert code == 0
+    assert verdict_of(manifest, "tensorrt-fp16")["state"] == "passed"
+    assert (tmp_path / "out" / "model.fp16.engine").read_bytes() == engine
+    assert not (tmp_path / "out" / kept).exists()
+
+
+@pytest.mark.slow
+def test_a_prepared_folder_is_finished(build: Build, tmp_path: Path) -> None:
+    code, manifest = build("out", *DIGITS, "--fp16", "-o", "out", gpu=False)
+    assert code == 4
+    assert [one["step"] for one in manifest["pending"]] == ["tensorrt-fp16"]
+    shutil.move(tmp_path / "out", tmp_path / "there")
+    code, manifest = build("there", "there")
+    assert code == 0
+    assert verdict_of(manifest, "tensorrt-fp16")["state"] == "passed"
+    assert manifest["pending"] == []
+
+
+@pytest.mark.rtx
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", "offset"])
+def test_an_engine_of_the_real_builder_is_judged_on_the_gpu_host(
+    build: Build, tmp_path: Path, fault: str
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    code, manifest = build("out", *DIGITS, "--fp16", "--rtx", "-o", "out", gpu=False)
+    assert code == 4
+    built = manifest["pending"][0]["files"]
+    assert [file["name"] for file in built] == [
+        "pending/model.fp16.rtx.engine", "pending/model.fp16.rtx.engine.json",
+    ]  # fmt: skip
+    engine = (tmp_path / "out" / built[0]["name"]).read_bytes()
+    assert engine.startswith(b"vtrt")
+    onnx = tmp_path / "out" / "model.fp16.trt.onnx"
+    code, manifest = build("out", "out", GPU_HOST_ONNX=str(onnx), GPU_HOST_FAULT=fault)
+    assert code == (1 if fault else 0)
+    place = "rejected/" if fault else ""
+    assert verdict_of(manifest, f"{place}tensorrt-rtx-fp16")["state"] in {"failed", "passed"}
+    assert (tmp_path / "out" / f"{place}model.fp16.rtx.engine").read_bytes() == engine
+    assert not (tmp_path / "out" / built[0]["name"]).exists()
