@@ -61,6 +61,8 @@ class TrtFault(StrEnum):
     OPSET = "opset"
     FIXED_DIM = "fixed-dim"
     UNBOUNDED_DIM = "unbounded-dim"
+    UNSTATED_RANGE = "unstated-range"  # of an input that sets a size
+    WHOLE_ATTENTION = "whole-attention"  # which trtexec cannot let TensorRT compute in parts
     LARGE_TENSOR = "large-tensor"
     UNKNOWN_SIZES = "unknown-sizes"
     UNCHECKED_PLUGIN = "unchecked-plugin"

@@ -12,7 +12,14 @@ from ...core.contract import Job, Preflight
 from ...core.kinds import Precision
 from ...core.signature import Signature
 from ..onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, read_origins
-from .engine_options import EngineOptions, find_unbounded, parse_options, profiles_for
+from .engine_options import (
+    BuilderChoice,
+    EngineOptions,
+    Profile,
+    find_unbounded,
+    parse_options,
+    profiles_for,
+)
 from .parser_support import (
     BODIES,
     DATA_DEPENDENT,
@@ -31,6 +38,7 @@ from .parser_support import (
 )
 from .parser_verdict import PARSER, PLUGIN_OPERATORS, ParserProblem, ParserVerdict
 from .qdq_rules import check_qdq
+from .size_inputs import find_size_inputs, missing_range_error
 from .trt_findings import (
     DEQUANTIZE,
     QUANTIZE,
@@ -46,7 +54,7 @@ from .trt_findings import (
     domain_of,
     log_findings,
 )
-from .trt_installation import TrtLibrary
+from .trt_installation import TrtLibrary, find_tensorrt
 from .trt_memory import MemoryEstimate, estimate_memory
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +82,7 @@ def run_preflight(
     Raises:
         ConversionError: the parent cannot be read.
     """
-    findings, memory = examine_parent(job)
+    findings, memory = examine_parent(job, library)
     source = TABLE_SOURCE
     plugins = bool(parse_options(job.settings).plugins)  # which the parser would lack
     if ask is not None and job.parent is not None and not plugins:
@@ -137,7 +145,9 @@ def _problem_finding(problem: ParserProblem, origins: Mapping[str, NodeOrigin]) 
     return TrtFinding(TrtFault.PARSER, TrtSeverity.ERROR, what, place, detail)
 
 
-def examine_parent(job: Job) -> tuple[tuple[TrtFinding, ...], MemoryEstimate]:
+def examine_parent(
+    job: Job, library: TrtLibrary = TrtLibrary.TENSORRT
+) -> tuple[tuple[TrtFinding, ...], MemoryEstimate]:
     """Return every finding in the job's parent, and the estimate of the engine's memory.
 
     Raises:
@@ -147,8 +157,16 @@ def examine_parent(job: Job) -> tuple[tuple[TrtFinding, ...], MemoryEstimate]:
         raise RuntimeError("the TensorRT preflight needs an ONNX parent")
     options = parse_options(job.settings)
     model = _load_model(job.parent)
-    memory = estimate_memory(model, profiles_for(job.signature, options.profiles), options)
-    return (*_all_findings(model, job.parent, job, options), *_volume_findings(memory)), memory
+    profiles = profiles_for(job.signature, options.profiles)
+    memory = estimate_memory(model, profiles, options)
+    findings = [
+        *_all_findings(model, job.parent, job, options),
+        *_size_findings(model, profiles[0]),
+        *_volume_findings(memory),
+    ]
+    if library is TrtLibrary.TENSORRT and _may_use_trtexec(options):
+        findings += _attention_findings(model, read_origins(job.parent))
+    return tuple(findings), memory
 
 
 def look_up_table(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -227,6 +245,37 @@ def _dim_findings(
     for unbounded in find_unbounded(signature, options.profiles):
         what = f"{unbounded.message}: {unbounded.hint}"
         yield TrtFinding(TrtFault.UNBOUNDED_DIM, TrtSeverity.ERROR, what)
+
+
+def _size_findings(model: Model, profile: Profile) -> Iterator[TrtFinding]:
+    """Inputs that set a size need a range of values. A warning: only the parser is sure of them."""
+    ranges = {one.name: one for one in profile}
+    for name in find_size_inputs(model):
+        one = ranges.get(name)
+        if one is not None and one.values is None:
+            error = missing_range_error(name, "int64", one.opt)
+            what = f"{error.message}: {error.hint}"
+            yield TrtFinding(TrtFault.UNSTATED_RANGE, TrtSeverity.WARNING, what)
+
+
+def _may_use_trtexec(options: EngineOptions) -> bool:
+    if options.builder is BuilderChoice.AUTO:
+        return not find_tensorrt().importable
+    return options.builder is BuilderChoice.TRTEXEC
+
+
+def _attention_findings(model: Model, origins: Mapping[str, NodeOrigin]) -> list[TrtFinding]:
+    """Report FP32 attention, which no kernel computes whole."""
+    findings = NodeFindings(origins)
+    for node in model.graph.all_nodes():
+        whole = domain_of(node) == "" and node.op_type == "Attention"
+        if whole and _element_type(node.inputs[0]) == "FLOAT":
+            what = (
+                "trtexec cannot build Attention of float32: use --builder python, --fp16, or an "
+                "--opset below 23, which has it in parts"
+            )
+            findings.add(node, TrtFault.WHOLE_ATTENTION, what, sure=False)
+    return findings.found
 
 
 def _volume_findings(memory: MemoryEstimate) -> Iterator[TrtFinding]:
