@@ -392,10 +392,7 @@ def select_profile(
     shapes: Mapping[str, Sequence[int]],
     values: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> int | None:
-    """Return the index of the first profile that contains every shape; None without one.
-
-    `values` are those of the inputs that set a size.
-    """
+    """Return the first profile that contains every shape, and the values of size inputs."""
     for index, profile in enumerate(profiles):
         if all(one.contains(shapes[one.name], values.get(one.name, ())) for one in profile):
             return index

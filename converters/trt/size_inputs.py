@@ -6,12 +6,13 @@ package says which they are; for trtexec and the pre-flight they are found in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...capture.framework_errors import call_framework
 from ...core.errors import ConversionError, ErrorCode, Hint, Option
-from .trt_findings import Model, Value, domain_of
+from .engine_options import Profile
+from .trt_findings import Model, TrtFault, TrtFinding, TrtSeverity, Value, domain_of
 
 # Operator -> the operands whose values set a size.
 _SIZE_OPERANDS: Mapping[str, tuple[int, ...]] = {
@@ -87,3 +88,14 @@ def missing_range_error(name: str, dtype: str, shape: Sequence[int]) -> Conversi
         option="input",
         code=ErrorCode.MISSING_DIMS,
     )
+
+
+def size_findings(model: Model, profile: Profile) -> Iterator[TrtFinding]:
+    """Inputs that set a size need a range of values. A warning: only the parser is sure of them."""
+    ranges = {one.name: one for one in profile}
+    for name in find_size_inputs(model):
+        one = ranges.get(name)
+        if one is not None and one.values is None:
+            error = missing_range_error(name, "int64", one.opt)
+            what = f"{error.message}: {error.hint}"
+            yield TrtFinding(TrtFault.UNSTATED_RANGE, TrtSeverity.WARNING, what)

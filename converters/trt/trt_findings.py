@@ -354,3 +354,13 @@ def _float_values(tensor: onnx_ir.TensorProtocol) -> Array:
 
     found: Array = np.asarray(tensor.numpy()).astype(np.float64).reshape(-1)
     return found
+
+
+def element_type(value: Value | None) -> str:
+    """Return the name of a tensor's element type; empty if unknown."""
+    if value is None:
+        return ""
+    dtype = value.dtype
+    if dtype is None and (tensor := constant_tensor(value)) is not None:
+        dtype = tensor.dtype
+    return "" if dtype is None or dtype.name == "UNDEFINED" else dtype.name
