@@ -71,7 +71,7 @@ def measure_file(name: str, path: Path, *, build: bool = True) -> ParserCase:
     error = verdict.failure or "; ".join(one.text for one in verdict.problems)
     operator = next((one.operator for one in verdict.problems), "")
     return ParserCase(
-        name=name, blockers=blockers, warnings=warnings, built=verdict.accepted,
+        name=name, blockers=blockers, warnings=warnings, built=verdict.is_accepted,
         error=" ".join(error.split()), operator=operator,
     )  # fmt: skip
 

@@ -41,6 +41,7 @@ from .trt.engine_records import (
     read_sidecar,
     write_sidecar,
 )
+from .trt.size_inputs import read_size_inputs
 from .trt.trt_callbacks import BUILDER_LOG_SOURCE
 from .trt.trt_installation import TrtLibrary, builder_readiness, query_driver
 
@@ -227,7 +228,8 @@ def _build_engine(
         return BuilderChoice.PYTHON, built
     if options.builder is not BuilderChoice.PYTHON and found.program is not None:
         version = build_launcher.trtexec_version(found.program)
-        cached = with_cache(".".join(map(str, version)))
+        sizes = read_size_inputs(Path(request.onnx))
+        cached = replace(with_cache(".".join(map(str, version))), size_inputs=sizes)
         built = build_with_trtexec(found.program, cached, job.folder, version=version)
         return BuilderChoice.TRTEXEC, built
     missing = options.builder if options.builder is not BuilderChoice.AUTO else library

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -23,8 +24,9 @@ from ...core.events import Advanced
 from .engine_build import build_in_child
 from .engine_inspection import InspectFunction, inspect_in_child
 from .engine_layers import parse_layers
-from .engine_options import EngineOptions, HardwareLevel, Profile
+from .engine_options import EngineOptions, HardwareLevel, ShapeRange
 from .engine_records import BuildRequest, BuildResult
+from .size_inputs import missing_range_error
 from .trt_installation import (
     MIN_TENSORRT,
     CudaDriver,
@@ -204,7 +206,7 @@ def trtexec_command(program: str, major: int, request: BuildRequest, layers: Pat
         *(["--stronglyTyped"] if major < 11 else []),  # noqa: PLR2004 - always so since 11
         *_limit_flags(request),
         *_option_flags(request.options),
-        *_profile_flags(request.profiles),
+        *_profile_flags(request),
     ]
 
 
@@ -232,14 +234,28 @@ def _option_flags(options: EngineOptions) -> Iterator[str]:
         yield f"--hardwareCompatibilityLevel={_HARDWARE[options.hardware_compatible]}"
 
 
-def _profile_flags(profiles: Sequence[Profile]) -> Iterator[str]:
-    """Shapes, where any input varies; each profile behind its number where there are several."""
-    if all(one.low == one.high for profile in profiles for one in profile):
+def _profile_flags(request: BuildRequest) -> Iterator[str]:
+    """Shapes, where any input varies; each profile behind its number where there are several.
+
+    Raises:
+        ConversionError: the range of an input that sets a size is not stated.
+    """
+    profiles, sizes = request.profiles, request.size_inputs
+    if not sizes and all(one.low == one.high for profile in profiles for one in profile):
         return
     for index, profile in enumerate(profiles):
         if len(profiles) > 1:
             yield f"--profile={index}"
         for flag, which in (("min", 0), ("opt", 1), ("max", 2)):
             yield f"--{flag}Shapes=" + ",".join(
-                f"{one.name}:{'x'.join(map(str, one.shapes[which])) or 'scalar'}" for one in profile
+                f"{one.name}:{_range_part(one, which, values=one.name in sizes)}" for one in profile
             )
+
+
+def _range_part(one: ShapeRange, which: int, *, values: bool) -> str:
+    """Return one of the three shapes of an input, or of its `values`, as trtexec takes it."""
+    if not values:
+        return "x".join(map(str, one.shapes[which])) or "scalar"
+    if one.values is None:
+        raise missing_range_error(one.name, "int64", one.low)
+    return "x".join([str(one.values[which])] * math.prod(one.low))

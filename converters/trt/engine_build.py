@@ -24,6 +24,7 @@ from . import timing_cache
 from .engine_options import EngineOptions, HardwareLevel, Profile, ShapeRange, profile_text
 from .engine_records import BuildRequest, BuildResult
 from .lean_runtime import load_lean_runtime
+from .size_inputs import missing_range_error
 from .trt_callbacks import ErrorLog, make_error_log, make_progress_monitor
 from .trt_installation import TrtLibrary, load_tensorrt
 
@@ -273,15 +274,18 @@ def _size_values(tensor: tensorrt.ITensor, one: ShapeRange) -> tuple[list[int], 
     """Return the least, a middle and the greatest values of an input that sets a size.
 
     Raises:
-        ConversionError: its range is not stated.
+        ConversionError: its range is not stated, or it is no integer.
     """
-    if one.values is None:
+    dtype = _tensor_info(tensor).dtype
+    if dtype not in ("int32", "int64"):
         raise ConversionError(
-            f"input {tensor.name!r} sets a size, and TensorRT requires the range of its values",
-            hint=Hint("state the range: ", Option("input", f'"{tensor.name}:int64[...]{{1..10}}"')),
+            f"input {tensor.name!r} sets a size in {dtype}, and TensorRT takes int32 or int64",
+            hint=f"compute the size from an int64 input in the model, in place of {tensor.name}",
             option="input",
-            code=ErrorCode.MISSING_DIMS,
+            code=ErrorCode.UNSUPPORTED,
         )
+    if one.values is None:
+        raise missing_range_error(tensor.name, dtype, tensor.shape)
     count = math.prod(tensor.shape)
     return tuple([value] * count for value in one.values)
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
 from ...core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
@@ -232,10 +233,13 @@ class ShapeRange:
     high: Shape
     values: tuple[int, int, int] | None = None
 
-    def contains(self, shape: Sequence[int]) -> bool:
-        """Return whether the shape is in the range."""
-        return len(shape) == len(self.low) and all(
-            low <= size <= high for low, size, high in zip(self.low, shape, self.high, strict=True)
+    def contains(self, shape: Sequence[int], values: Sequence[int] = ()) -> bool:
+        """Return whether the shape is in the range, and the values where it has them."""
+        low, _, high = self.values or (0, 0, 0)
+        return (
+            len(shape) == len(self.low)
+            and all(a <= size <= b for a, size, b in zip(self.low, shape, self.high, strict=True))
+            and (self.values is None or all(low <= value <= high for value in values))
         )
 
     def __str__(self) -> str:
@@ -383,9 +387,13 @@ def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[Usag
     )
 
 
-def select_profile(profiles: Sequence[Profile], shapes: Mapping[str, Sequence[int]]) -> int | None:
-    """Return the index of the first profile that contains every shape; None without one."""
+def select_profile(
+    profiles: Sequence[Profile],
+    shapes: Mapping[str, Sequence[int]],
+    values: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> int | None:
+    """Return the first profile that contains every shape, and the values of size inputs."""
     for index, profile in enumerate(profiles):
-        if all(one.contains(shapes[one.name]) for one in profile):
+        if all(one.contains(shapes[one.name], values.get(one.name, ())) for one in profile):
             return index
     return None

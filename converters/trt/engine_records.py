@@ -20,7 +20,8 @@ from .trt_installation import CudaDevice, TrtLibrary
 class BuildRequest:
     """One engine to build.
 
-    `engine` is written atomically. `timing_cache` is a file, empty for none.
+    `engine` is written atomically. `timing_cache` is a file, empty for none. `size_inputs` are the
+    inputs whose values set a size, which trtexec does not ask for.
     """
 
     onnx: str
@@ -29,6 +30,7 @@ class BuildRequest:
     options: EngineOptions
     timing_cache: str = ""
     library: TrtLibrary = TrtLibrary.TENSORRT
+    size_inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

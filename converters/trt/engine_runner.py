@@ -151,12 +151,21 @@ class EngineRunner(RunnerBase):
 
     def _select_profile(self, context: tensorrt.IExecutionContext, handle: int, feed: Feed) -> None:
         shapes = {name: tuple(feed[name].shape) for name in self.inputs}
-        index = select_profile(self._profiles, shapes)
+        sized = {one.name for profile in self._profiles for one in profile if one.values}
+        values = {name: tuple(map(int, feed[name].flat)) for name in self.inputs if name in sized}
+        index = select_profile(self._profiles, shapes, values)
         if index is None:
-            fed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+            fed = ", ".join(f"{name} {values.get(name, shape)}" for name, shape in shapes.items())
+            ranges = [
+                f"{one.name} {{{one.values[0]}..{one.values[2]}}}"
+                for profile in self._profiles
+                for one in profile
+                if one.values
+            ]
+            known = "; ".join([*map(profile_text, self._profiles), *ranges])
             raise RunnerError(
                 f"TensorRT: no optimization profile holds {fed}",
-                hint=f"the engine's are {'; '.join(map(profile_text, self._profiles))}",
+                hint=f"the engine's are {known}",
                 code=ErrorCode.INPUT_REJECTED,
             )
         if context.active_optimization_profile != index and not (
@@ -249,7 +258,11 @@ def _cuda_stream(
 
 def _shape_range(engine: tensorrt.ICudaEngine, name: str, index: int) -> ShapeRange:
     low, opt, high = engine.get_tensor_profile_shape(name, index)
-    return ShapeRange(name=name, low=tuple(low), opt=tuple(opt), high=tuple(high))
+    values: tuple[int, int, int] | None = None
+    if engine.is_shape_inference_io(name):  # by position: the bindings exchange the two names
+        least, best, most = engine.get_tensor_profile_values(index, name)
+        values = min(least), min(best), max(most)  # modelc's own are the same in each element
+    return ShapeRange(name=name, low=tuple(low), opt=tuple(opt), high=tuple(high), values=values)
 
 
 class LoadedEngine(NamedTuple):

@@ -61,6 +61,8 @@ class TrtFault(StrEnum):
     OPSET = "opset"
     FIXED_DIM = "fixed-dim"
     UNBOUNDED_DIM = "unbounded-dim"
+    UNSTATED_RANGE = "unstated-range"  # of an input that sets a size
+    WHOLE_ATTENTION = "whole-attention"  # which trtexec cannot let TensorRT compute in parts
     LARGE_TENSOR = "large-tensor"
     UNKNOWN_SIZES = "unknown-sizes"
     UNCHECKED_PLUGIN = "unchecked-plugin"
@@ -352,3 +354,13 @@ def _float_values(tensor: onnx_ir.TensorProtocol) -> Array:
 
     found: Array = np.asarray(tensor.numpy()).astype(np.float64).reshape(-1)
     return found
+
+
+def element_type(value: Value | None) -> str:
+    """Return the name of a tensor's element type; empty if unknown."""
+    if value is None:
+        return ""
+    dtype = value.dtype
+    if dtype is None and (tensor := constant_tensor(value)) is not None:
+        dtype = tensor.dtype
+    return "" if dtype is None or dtype.name == "UNDEFINED" else dtype.name

@@ -13,7 +13,13 @@ from ...core.contract import Job, Preflight
 from ...core.kinds import Precision
 from ...core.signature import Signature
 from ..onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, read_origins
-from .engine_options import EngineOptions, find_unbounded, parse_options, profiles_for
+from .engine_options import (
+    BuilderChoice,
+    EngineOptions,
+    find_unbounded,
+    parse_options,
+    profiles_for,
+)
 from .parser_support import (
     BODIES,
     DATA_DEPENDENT,
@@ -33,6 +39,7 @@ from .parser_support import (
 )
 from .parser_verdict import PARSER, ParserProblem, ParserVerdict
 from .qdq_rules import check_qdq
+from .size_inputs import size_findings
 from .trt_findings import (
     DEQUANTIZE,
     QUANTIZE,
@@ -42,13 +49,13 @@ from .trt_findings import (
     TrtFault,
     TrtFinding,
     TrtSeverity,
-    Value,
     constant_tensor,
     describe_findings,
     domain_of,
+    element_type,
     log_findings,
 )
-from .trt_installation import TrtLibrary
+from .trt_installation import TrtLibrary, find_tensorrt
 from .trt_memory import MemoryEstimate, estimate_memory
 
 _LOG = logging.getLogger(__name__)
@@ -159,11 +166,18 @@ def examine_parent(
         raise RuntimeError("the TensorRT preflight needs an ONNX parent")
     options = parse_options(job.settings)
     model = _load_model(job.parent)
-    memory = estimate_memory(model, profiles_for(job.signature, options.profiles), options)
-    found = [*_all_findings(model, job.parent, job, options), *_volume_findings(memory)]
+    profiles = profiles_for(job.signature, options.profiles)
+    memory = estimate_memory(model, profiles, options)
+    findings = [
+        *_all_findings(model, job.parent, job, options),
+        *size_findings(model, profiles[0]),
+        *_volume_findings(memory),
+    ]
+    if library is TrtLibrary.TENSORRT and _may_use_trtexec(options):
+        findings += _attention_findings(model, read_origins(job.parent))
     if library is TrtLibrary.RTX:
-        found.extend(_plugin_findings(model, read_origins(job.parent)))
-    return tuple(found), memory
+        findings += _plugin_findings(model, read_origins(job.parent))
+    return tuple(findings), memory
 
 
 def look_up_table(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -217,8 +231,8 @@ def _find_missing_files(model: Model, path: Path) -> Iterator[TrtFinding]:
 def _opset_findings(model: Model) -> Iterator[TrtFinding]:
     opset = model.opset_imports.get("", LEAST_OPSET)
     if opset > LAST_OPSET:
-        what = f"opset {opset} is newer than {LAST_OPSET}, the parser's last: use --opset"
-        yield TrtFinding(TrtFault.OPSET, TrtSeverity.ERROR, what)
+        what = f"opset {opset} is newer than {LAST_OPSET}, the last that NVIDIA lists: use --opset"
+        yield TrtFinding(TrtFault.OPSET, TrtSeverity.WARNING, what)
     elif opset > TABLE_OPSET:
         what = f"opset {opset} requires TensorRT 11; TensorRT 10 supports up to {TABLE_OPSET}"
         yield TrtFinding(TrtFault.OPSET, TrtSeverity.WARNING, what)
@@ -242,6 +256,26 @@ def _dim_findings(
     for unbounded in find_unbounded(signature, options.profiles):
         what = f"{unbounded.message}: {unbounded.hint}"
         yield TrtFinding(TrtFault.UNBOUNDED_DIM, TrtSeverity.ERROR, what)
+
+
+def _may_use_trtexec(options: EngineOptions) -> bool:
+    if options.builder is BuilderChoice.AUTO:
+        return not find_tensorrt().importable
+    return options.builder is BuilderChoice.TRTEXEC
+
+
+def _attention_findings(model: Model, origins: Mapping[str, NodeOrigin]) -> list[TrtFinding]:
+    """Report FP32 attention, which no kernel computes whole."""
+    findings = NodeFindings(origins)
+    for node in model.graph.all_nodes():
+        whole = domain_of(node) == "" and node.op_type == "Attention"
+        if whole and element_type(node.inputs[0]) == "FLOAT":
+            what = (
+                "trtexec cannot build Attention of float32: use --builder python, --fp16, or an "
+                "--opset below 23, which has it in parts"
+            )
+            findings.add(node, TrtFault.WHOLE_ATTENTION, what, sure=False)
+    return findings.found
 
 
 def _volume_findings(memory: MemoryEstimate) -> Iterator[TrtFinding]:
@@ -336,7 +370,7 @@ def _check_operator(node: Node, findings: NodeFindings) -> None:
 
 def _check_types(node: Node, findings: NodeFindings) -> None:
     """Report types that TensorRT lacks or that the table does not list for the operator."""
-    names = {name for value in (*node.inputs, *node.outputs) if (name := _element_type(value))}
+    names = {name for value in (*node.inputs, *node.outputs) if (name := element_type(value))}
     for name in sorted(names - SUPPORTED_TYPES):
         findings.add(node, TrtFault.UNKNOWN_TYPE, f"TensorRT has no type {name.lower()}")
     if "UINT8" in names and node.op_type not in _CASTS:
@@ -346,21 +380,11 @@ def _check_types(node: Node, findings: NodeFindings) -> None:
     if node.op_type in BODIES:
         return
     indices = DATA_INPUTS.get(node.op_type, tuple(range(len(node.inputs))))
-    data = {_element_type(node.inputs[index]) for index in indices if index < len(node.inputs)}
+    data = {element_type(node.inputs[index]) for index in indices if index < len(node.inputs)}
     data = {"FLOAT" if name == "DOUBLE" else name for name in data if name in SUPPORTED_TYPES}
     for name in sorted(data - SUPPORTED[node.op_type]):
         what = f"{node.op_type} of {name.lower()} is not in the table of {TABLE_VERSION}"
         findings.add(node, TrtFault.UNLISTED_TYPE, what, sure=False)
-
-
-def _element_type(value: Value | None) -> str:
-    """Return the name of a tensor's element type; empty if unknown."""
-    if value is None:
-        return ""
-    dtype = value.dtype
-    if dtype is None and (tensor := constant_tensor(value)) is not None:
-        dtype = tensor.dtype
-    return "" if dtype is None or dtype.name == "UNDEFINED" else dtype.name
 
 
 def _double_findings(model: Model) -> Iterator[TrtFinding]:
@@ -373,22 +397,22 @@ def _double_findings(model: Model) -> Iterator[TrtFinding]:
     weights = list(model.graph.initializers.values())
     computed = [value for node in model.graph.all_nodes() for value in node.outputs]
     values = (*model.graph.inputs, *weights, *computed)
-    found = [value for value in values if _element_type(value) == "DOUBLE"]
+    found = [value for value in values if element_type(value) == "DOUBLE"]
     if found:
         what = "tensors of double: TensorRT computes them in float32"
         detail = f"{len(found)}, as {found[0].name}"
         yield TrtFinding(TrtFault.DOUBLE, TrtSeverity.WARNING, what, detail=detail)
     for value in model.graph.inputs:
-        if _element_type(value) == "DOUBLE":
+        if element_type(value) == "DOUBLE":
             what = f"the engine takes {value.name} in float32, not in float64"
             yield TrtFinding(TrtFault.DOUBLE, TrtSeverity.WARNING, what)
     for value in model.graph.outputs:
-        if _element_type(value) == "DOUBLE":
+        if element_type(value) == "DOUBLE":
             what = f"output {value.name} is float64, which TensorRT lacks: cast it in the model"
             yield TrtFinding(TrtFault.DOUBLE, TrtSeverity.ERROR, what)
     largest = np.finfo(np.float32).max
     for value in weights:
-        tensor = constant_tensor(value) if _element_type(value) == "DOUBLE" else None
+        tensor = constant_tensor(value) if element_type(value) == "DOUBLE" else None
         if tensor is not None and (np.abs(tensor.numpy()) > largest).any():
             what = "a constant of double beyond float32, which TensorRT clamps"
             yield TrtFinding(TrtFault.DOUBLE_RANGE, TrtSeverity.WARNING, what, value.name or "")

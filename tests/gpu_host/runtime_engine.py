@@ -264,6 +264,7 @@ class _Stage:
                 "TensorLocation", "DEVICE"
             ),
             "ICudaEngine.get_tensor_profile_shape": profile_shape,
+            "ICudaEngine.is_shape_inference_io": lambda *_, **__: False,
             "ICudaEngine.create_execution_context": new_context,
             "ICudaEngine.create_engine_inspector": lambda one: self.double.new(
                 "EngineInspector", engine=of(one)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ from modelc.converters.trt.engine_options import HardwareLevel, ShapeRange
 from modelc.converters.trt.engine_records import BuildRequest, BuildResult
 from modelc.converters.trt.trt_callbacks import make_error_log
 from modelc.core.errors import ConversionError, ErrorCode
+from modelc.core.grammar import parse_input
 
 from ...reasons import has_code
 
@@ -204,5 +206,16 @@ def test_without_a_stated_range_such_an_input_is_an_error(
     k = ShapeRange(name="k", low=(), opt=(), high=())
     with pytest.raises(
         ConversionError, check=has_code(ErrorCode.MISSING_DIMS, option="input", naming="'k'")
-    ):
+    ) as caught:
         build_engine(stage.trt, request_of(profiles=((k,),)), BuildWatch())
+    (typed,) = re.findall(r'--input "(.*)"', caught.value.hint)
+    assert parse_input(typed).values is not None
+
+
+def test_a_size_of_floats_is_an_error(stage_of: Stages, request_of: Requests) -> None:
+    stage = stage_of(inputs=[("scales", "FLOAT", (2,))], sizes=("scales",))
+    scales = ShapeRange(name="scales", low=(2,), opt=(2,), high=(2,))
+    with pytest.raises(
+        ConversionError, check=has_code(ErrorCode.UNSUPPORTED, option="input", naming="'scales'")
+    ):
+        build_engine(stage.trt, request_of(profiles=((scales,),)), BuildWatch())

@@ -35,6 +35,7 @@ class Device:
     fails: str = ""  # the call that returns an error
     grows: bool = False  # whether the output's shape depends on data
     dtype: str = "FLOAT"
+    values: list[list[int]] = field(default_factory=list)  # if its input sets a size
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     addresses: dict[str, int] = field(default_factory=dict)
     allocators: dict[str, Any] = field(default_factory=dict)
@@ -104,6 +105,8 @@ class Device:
                 "DataType", self.dtype if name == "y" else "FLOAT"
             ),
             "get_tensor_location": lambda *_, **__: self.trt("TensorLocation", "DEVICE"),
+            "is_shape_inference_io": lambda *_, **__: bool(self.values),
+            "get_tensor_profile_values": lambda *_, **__: self.values,
             "get_tensor_profile_shape": lambda _, profile_index, **__: RANGES[profile_index],
         }
         named = {f"ICudaEngine.{name}": behave for name, behave in engine.items()}
@@ -290,3 +293,12 @@ def test_doubles_are_fed_as_float32(device_of: Devices) -> None:
     with runner_on(device_of()) as runner:
         outputs = runner.run({"x": FEED["x"].astype(np.float64)})
     np.testing.assert_array_equal(outputs["y"], 2 * FEED["x"])
+
+
+def test_values_outside_the_profiles_are_rejected(device_of: Devices) -> None:
+    with runner_on(device_of(values=[[1, 1], [3, 3], [6, 6]])) as runner:
+        runner.run({"x": np.full((2, 3), 6, np.float32)})
+        with pytest.raises(RunnerError, check=has_code(ErrorCode.INPUT_REJECTED)) as caught:
+            runner.run({"x": np.full((1, 3), 7, np.float32)})
+    assert "x (7, 7, 7)" in caught.value.message
+    assert "x {1..6}" in caught.value.hint

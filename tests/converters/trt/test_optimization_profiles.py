@@ -114,3 +114,15 @@ def test_a_stated_range_of_integers_is_in_the_profile() -> None:
     signature = merge_inputs([*inputs, parse_input("i:int64[2]")], {})
     (profile,) = profiles_for(signature, ())
     assert [one.values for one in profile] == [(1, 5, 10), None, None]
+
+
+def test_a_profile_is_selected_by_the_values_of_an_input_that_sets_a_size() -> None:
+    small = ShapeRange(name="k", low=(2,), opt=(2,), high=(2,), values=(1, 4, 8))
+    large = ShapeRange(name="k", low=(2,), opt=(2,), high=(2,), values=(6, 8, 20))
+    profiles = ((small,), (large,))
+    found = {
+        given: select_profile(profiles, {"k": (2,)}, {"k": given})
+        for given in ((1, 8), (8, 9), (1, 9), (0, 1))
+    }
+    assert found == {(1, 8): 0, (8, 9): 1, (1, 9): None, (0, 1): None}
+    assert select_profile(profiles, {"k": (3,)}, {"k": (1, 1, 1)}) is None

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from modelc.converters import tensorrt_engine
 from modelc.converters.trt.build_launcher import BuildFunction, BuildHost
@@ -131,7 +133,13 @@ def test_trtexec_builds_where_the_package_is_not_installed(tmp_path: Path) -> No
         'for a in "$@"; do case "$a" in --saveEngine=*) printf ftrt > "${a#*=}";; esac; done\n'
     )
     program.chmod(0o755)
-    made = tensorrt_engine.convert(job_in(tmp_path), host(program=str(program)))
+    job = job_in(tmp_path)
+    assert job.parent is not None
+    text = (
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[n,3] x) => (float[n,3] y) {y = Abs(x)}'
+    )
+    onnx.save(parser.parse_model(text), str(job.parent))
+    made = tensorrt_engine.convert(job, host(program=str(program)))
     assert (made.versions, made.options["builder"]) == ({"tensorrt": "11.4.0"}, "trtexec")
     assert len(made.notes) == 1
 
@@ -210,9 +218,6 @@ def test_an_engine_is_for_the_host_whose_gpu_and_version_it_names(
 def test_the_sidecar_of_a_stripped_engine_has_the_digests_of_external_weights(
     tmp_path: Path, child: Children, inspector: Inspectors
 ) -> None:
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
     weight = numpy_helper.from_array(np.ones(256, np.float32), "w")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [256])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [256])

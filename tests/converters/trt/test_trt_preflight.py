@@ -247,7 +247,7 @@ def test_a_fixed_dim_of_the_model_is_a_blocker(spot: Spot) -> None:
 
 
 @pytest.mark.parametrize(
-    ("opset", "blockers", "warnings"), [(8, 0, 1), (20, 0, 0), (24, 0, 0), (25, 0, 1), (26, 1, 0)]
+    ("opset", "blockers", "warnings"), [(8, 0, 1), (20, 0, 0), (24, 0, 0), (25, 0, 1), (26, 0, 1)]
 )
 def test_opsets_outside_the_parsers_are_found(
     fly: Fly, opset: int, blockers: int, warnings: int
@@ -369,3 +369,29 @@ def test_double_outputs_block_and_double_inputs_are_noted(tmp_path: Path) -> Non
 
     assert found("float") == (0, 1)
     assert found("double") == (1, 1)
+
+
+def test_an_input_that_sets_a_size_needs_a_range(spot: Spot) -> None:
+    head = "(float[n,8] x, int64[1] k) => (float[n,m] y, int64[n,m] i)"
+
+    def faults(k: str) -> list[str]:
+        return [str(one) for one in spot("y, i = TopK(x, k)", X, k, head=head)
+                if one.fault is TrtFault.UNSTATED_RANGE]  # fmt: skip
+
+    (line,) = faults("k:int64[1]")
+    assert '--input "k:int64[1]{1..10}"' in line
+    assert not faults("k:int64[1]{1..8}")
+
+
+@pytest.mark.parametrize(
+    ("builder", "dtype", "warned"),
+    [("trtexec", "float", True), ("trtexec", "float16", False), ("python", "float", False)],
+)
+def test_attention_of_float32_is_not_for_trtexec(
+    spot: Spot, builder: str, dtype: str, warned: bool
+) -> None:
+    head = f"({dtype}[1,2,4,8] q) => ({dtype}[1,2,4,8] z)"
+    found = spot("z = Attention(q, q, q)", "q:float32[1,2,4,8]", head=head, opset='"" : 23',
+                 settings={"builder": builder})  # fmt: skip
+    lines = [one for one in found if one.fault is TrtFault.WHOLE_ATTENTION]
+    assert [one.place for one in lines] == ["head.bad (Attention node_z)"] * warned

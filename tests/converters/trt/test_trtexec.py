@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,27 @@ def test_several_profiles_are_numbered(request_of: Requests) -> None:
 def test_fixed_shapes_need_no_flags(request_of: Requests) -> None:
     one = ShapeRange(name="x", low=(4, 3), opt=(4, 3), high=(4, 3))
     assert not [flag for flag in flags_of(request_of(profiles=((one,),))) if "Shapes" in flag]
+
+
+def test_inputs_that_set_a_size_are_given_by_value(request_of: Requests) -> None:
+    x = ShapeRange(name="x", low=(4, 3), opt=(4, 3), high=(4, 3))
+    k = ShapeRange(name="k", low=(), opt=(), high=(), values=(1, 5, 10))
+    sizes = ShapeRange(name="sizes", low=(2,), opt=(2,), high=(2,), values=(0, 3, 7))
+    request = request_of(profiles=((x, k, sizes),))
+    flags = flags_of(replace(request, size_inputs=("k", "sizes")))
+    assert flags[-3:] == [
+        "--minShapes=x:4x3,k:1,sizes:0x0",
+        "--optShapes=x:4x3,k:5,sizes:3x3",
+        "--maxShapes=x:4x3,k:10,sizes:7x7",
+    ]
+
+
+def test_trtexec_needs_the_range_of_an_input_that_sets_a_size(request_of: Requests) -> None:
+    k = ShapeRange(name="k", low=(2,), opt=(2,), high=(2,))
+    with pytest.raises(
+        ConversionError, check=has_code(ErrorCode.MISSING_DIMS, option="input", naming="'k'")
+    ):
+        flags_of(replace(request_of(profiles=((k,),)), size_inputs=("k",)))
 
 
 def program(folder: Path, body: str, banner: str = "v101600") -> str:
