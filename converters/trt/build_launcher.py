@@ -26,7 +26,7 @@ from .engine_inspection import InspectFunction, inspect_in_child
 from .engine_layers import parse_layers
 from .engine_options import EngineOptions, HardwareLevel, ShapeRange
 from .engine_records import BuildRequest, BuildResult
-from .size_inputs import missing_range_error
+from .size_inputs import range_error
 from .trt_installation import (
     MIN_TENSORRT,
     CudaDriver,
@@ -257,5 +257,5 @@ def _range_part(one: ShapeRange, which: int, *, values: bool) -> str:
     if not values:
         return "x".join(map(str, one.shapes[which])) or "scalar"
     if one.values is None:
-        raise missing_range_error(one.name, "int64", one.low)
+        raise range_error(one.name, "int64", one.low)
     return "x".join([str(one.values[which])] * math.prod(one.low))

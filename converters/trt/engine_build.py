@@ -24,7 +24,7 @@ from . import timing_cache
 from .engine_options import EngineOptions, HardwareLevel, Profile, ShapeRange, profile_text
 from .engine_records import BuildRequest, BuildResult
 from .lean_runtime import load_lean_runtime
-from .size_inputs import missing_range_error
+from .size_inputs import range_error
 from .trt_callbacks import ErrorLog, make_error_log, make_progress_monitor
 from .trt_installation import TrtLibrary, load_tensorrt
 
@@ -285,7 +285,7 @@ def _size_values(tensor: tensorrt.ITensor, one: ShapeRange) -> tuple[list[int], 
             code=ErrorCode.UNSUPPORTED,
         )
     if one.values is None:
-        raise missing_range_error(tensor.name, dtype, tensor.shape)
+        raise range_error(tensor.name, dtype, tensor.shape)
     count = math.prod(tensor.shape)
     return tuple([value] * count for value in one.values)
 

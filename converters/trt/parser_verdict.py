@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from ...core.children.child_call import CallEnd, ChildCall, ParentConnection, run_in_child
 from ...core.children.messages import Returned, StoppedByError
 from ...core.children.processes import Deadline, OutputLog, ProcessEnd
+from ..onnx_origins import UNKNOWN_ORIGIN, NodeOrigin
+from .parser_support import PLUGIN_OPERATORS, TABLE_VERSION
 from .trt_callbacks import make_error_log
+from .trt_findings import TrtFault, TrtFinding, TrtSeverity
 from .trt_installation import TrtLibrary, load_tensorrt
 
 PARSER_TIMEOUT = 300.0  # seconds; the largest graph of the coverage nets takes 4
@@ -112,3 +115,50 @@ def _describe_failure(end: CallEnd) -> str:
         case ProcessEnd() if end.code < 0:
             return f"{PARSER} crashed with {end.signal_name}"
     return f"{PARSER} ended without a verdict"
+
+
+# What the parser knows better than the table; what both cannot know is left to the rules.
+_OF_TABLE = frozenset({
+    TrtFault.OPSET, TrtFault.UNSUPPORTED_OPERATOR, TrtFault.UNLISTED_OPERATOR,
+    TrtFault.RESTRICTION, TrtFault.UNKNOWN_TYPE, TrtFault.INNER_UINT8, TrtFault.UNLISTED_TYPE,
+    TrtFault.MISSING_PLUGIN,
+})  # fmt: skip
+
+
+def use_verdict(
+    findings: Sequence[TrtFinding],
+    verdict: ParserVerdict,
+    origins: Mapping[str, NodeOrigin],
+    library: TrtLibrary,
+) -> tuple[TrtFinding, ...]:
+    """Return the findings with the parser's verdict in place of the table's.
+
+    TensorRT has plugins that TensorRT-RTX leaves out: if the parser stops at one, the table stands.
+    If it stops at another node, what the table says of the others is a warning.
+    """
+    if verdict.failure:
+        what = f"{verdict.failure}; operators were checked by the table of {TABLE_VERSION}"
+        return (*findings, TrtFinding(TrtFault.NO_PARSER, TrtSeverity.WARNING, what))
+    if library is TrtLibrary.TENSORRT and any(
+        one.operator in PLUGIN_OPERATORS for one in verdict.problems
+    ):
+        return tuple(findings)
+    rest = [one for one in findings if one.fault not in _OF_TABLE]
+    problems = [_problem_finding(one, origins) for one in verdict.problems]
+    of_table = [one for one in findings if one.fault in _OF_TABLE] if problems else []
+    others = [
+        replace(one, severity=TrtSeverity.WARNING)
+        for one in of_table
+        if not one.place or not any(other.place.startswith(one.place) for other in problems)
+    ]
+    return (*problems, *rest, *others)
+
+
+def _problem_finding(problem: ParserProblem, origins: Mapping[str, NodeOrigin]) -> TrtFinding:
+    origin = origins.get(problem.node, UNKNOWN_ORIGIN)
+    node = " ".join(filter(None, (problem.operator, problem.node))) or "the model"
+    place = f"{origin.module} ({node})" if origin.module else node
+    place += f" at {origin.source}" if origin.source else ""
+    what = f"{PARSER} rejects {problem.operator or 'the model'}"
+    detail = f"{problem.text} [{problem.code}]"
+    return TrtFinding(TrtFault.PARSER, TrtSeverity.ERROR, what, place, detail)

@@ -77,7 +77,7 @@ def _may_set(value: Value) -> bool:
     return value.dtype is not None and value.dtype.name in _INTEGERS and rank <= 1
 
 
-def missing_range_error(name: str, dtype: str, shape: Sequence[int]) -> ConversionError:
+def range_error(name: str, dtype: str, shape: Sequence[int]) -> ConversionError:
     """Return the error for an input that sets a size and has no stated range of values."""
     dims = ",".join(map(str, shape))
     return ConversionError(
@@ -96,6 +96,6 @@ def size_findings(model: Model, profile: Profile) -> Iterator[TrtFinding]:
     for name in find_size_inputs(model):
         one = ranges.get(name)
         if one is not None and one.values is None:
-            error = missing_range_error(name, "int64", one.opt)
+            error = range_error(name, "int64", one.opt)
             what = f"{error.message}: {error.hint}"
             yield TrtFinding(TrtFault.UNSTATED_RANGE, TrtSeverity.WARNING, what)

@@ -55,7 +55,7 @@ def make_error_log(trt: ModuleType) -> ErrorLog:
                 _LOG.error("%s", msg)
                 self.errors = [*self.errors, msg][-_MAX_ERRORS:]
             elif msg.startswith("Layers:"):
-                self.layers = logged_layers(msg)
+                self.layers = layers_in_log(msg)
             else:
                 _LOG.log(self._levels.get(severity, logging.DEBUG), "%s", msg)
 
@@ -83,7 +83,7 @@ _TENSOR = re.compile(
 )
 
 
-def logged_layers(message: str) -> str:
+def layers_in_log(message: str) -> str:
     """Return the layers in the form of the engine inspector's JSON; empty if there are none.
 
     A line of another form is kept as a bare name, as of a layer without details.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,7 +11,7 @@ from ...capture.framework_errors import call_framework
 from ...core.contract import Job, Preflight
 from ...core.kinds import Precision
 from ...core.signature import Signature
-from ..onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, read_origins
+from ..onnx_origins import NodeOrigin, read_origins
 from .engine_options import (
     BuilderChoice,
     EngineOptions,
@@ -37,7 +36,7 @@ from .parser_support import (
     UNSUPPORTED,
     find_violations,
 )
-from .parser_verdict import PARSER, ParserProblem, ParserVerdict
+from .parser_verdict import PARSER, ParserVerdict, use_verdict
 from .qdq_rules import check_qdq
 from .size_inputs import size_findings
 from .trt_findings import (
@@ -88,7 +87,7 @@ def run_preflight(
     plugins = bool(parse_options(job.settings).plugins)  # which the parser would lack
     if ask is not None and job.parent is not None and not plugins:
         verdict = ask(job.parent)
-        findings = _use_verdict(findings, verdict, read_origins(job.parent), library)
+        findings = use_verdict(findings, verdict, read_origins(job.parent), library)
         source = source if verdict.failure else f"{PARSER} {verdict.version}"
     unknown = {one.fault for one in findings if one.severity is TrtSeverity.ERROR} & _NO_OPERATOR
     plugin_helps = bool(unknown) and library is TrtLibrary.TENSORRT
@@ -107,51 +106,6 @@ _NO_OPERATOR = frozenset({
     TrtFault.UNSUPPORTED_OPERATOR, TrtFault.UNLISTED_OPERATOR, TrtFault.MISSING_PLUGIN,
     TrtFault.PARSER,
 })  # fmt: skip
-# What the parser knows better than the table; what both cannot know is left to the rules.
-_OF_TABLE = frozenset({
-    TrtFault.OPSET, TrtFault.UNSUPPORTED_OPERATOR, TrtFault.UNLISTED_OPERATOR,
-    TrtFault.RESTRICTION, TrtFault.UNKNOWN_TYPE, TrtFault.INNER_UINT8, TrtFault.UNLISTED_TYPE,
-    TrtFault.MISSING_PLUGIN,
-})  # fmt: skip
-
-
-def _use_verdict(
-    findings: Sequence[TrtFinding],
-    verdict: ParserVerdict,
-    origins: Mapping[str, NodeOrigin],
-    library: TrtLibrary,
-) -> tuple[TrtFinding, ...]:
-    """Return the findings with the parser's verdict in place of the table's.
-
-    TensorRT has plugins that TensorRT-RTX leaves out: if the parser stops at one, the table stands.
-    If it stops at another node, what the table says of the others is a warning.
-    """
-    if verdict.failure:
-        what = f"{verdict.failure}; operators were checked by the table of {TABLE_VERSION}"
-        return (*findings, TrtFinding(TrtFault.NO_PARSER, TrtSeverity.WARNING, what))
-    if library is TrtLibrary.TENSORRT and any(
-        one.operator in PLUGIN_OPERATORS for one in verdict.problems
-    ):
-        return tuple(findings)
-    rest = [one for one in findings if one.fault not in _OF_TABLE]
-    problems = [_problem_finding(one, origins) for one in verdict.problems]
-    of_table = [one for one in findings if one.fault in _OF_TABLE] if problems else []
-    others = [
-        replace(one, severity=TrtSeverity.WARNING)
-        for one in of_table
-        if not one.place or not any(other.place.startswith(one.place) for other in problems)
-    ]
-    return (*problems, *rest, *others)
-
-
-def _problem_finding(problem: ParserProblem, origins: Mapping[str, NodeOrigin]) -> TrtFinding:
-    origin = origins.get(problem.node, UNKNOWN_ORIGIN)
-    node = " ".join(filter(None, (problem.operator, problem.node))) or "the model"
-    place = f"{origin.module} ({node})" if origin.module else node
-    place += f" at {origin.source}" if origin.source else ""
-    what = f"{PARSER} rejects {problem.operator or 'the model'}"
-    detail = f"{problem.text} [{problem.code}]"
-    return TrtFinding(TrtFault.PARSER, TrtSeverity.ERROR, what, place, detail)
 
 
 def examine_parent(

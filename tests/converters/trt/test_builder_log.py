@@ -17,7 +17,7 @@ from modelc.converters.trt.build_launcher import build_with_python
 from modelc.converters.trt.engine_layers import engine_coverage, read_layers
 from modelc.converters.trt.engine_options import EngineOptions, ShapeRange
 from modelc.converters.trt.engine_records import BuildRequest, EngineSidecar, write_sidecar
-from modelc.converters.trt.trt_callbacks import BUILDER_LOG_SOURCE, logged_layers
+from modelc.converters.trt.trt_callbacks import BUILDER_LOG_SOURCE, layers_in_log
 from modelc.converters.trt.trt_installation import TrtLibrary
 from modelc.core.records import UNKNOWN_DTYPE, record_of
 
@@ -25,7 +25,7 @@ MESSAGE = Path(__file__).with_name("builder_log.txt").read_text(encoding="utf-8"
 
 
 def test_the_operands_of_convolutions_and_products_are_counted() -> None:
-    found = read_layers(logged_layers(MESSAGE)).layers
+    found = read_layers(layers_in_log(MESSAGE)).layers
     assert len(found) == 13
     assert engine_coverage(found).layers == {"int8": 3, "fp32": 2}
     nodes = {one.nodes[0]: one.dtype for one in found if one.computes}
@@ -39,7 +39,7 @@ def test_the_operands_of_convolutions_and_products_are_counted() -> None:
 
 
 def test_a_kernel_that_scales_a_product_does_not_count_as_one() -> None:
-    found = {one.name: one for one in read_layers(logged_layers(MESSAGE)).layers}
+    found = {one.name: one for one in read_layers(layers_in_log(MESSAGE)).layers}
     scaled = found["__myl_MulAddReluMulMinMaxRounCast_myl0_3"]
     assert "node_Conv_51" in scaled.nodes
     assert not scaled.computes
@@ -47,22 +47,22 @@ def test_a_kernel_that_scales_a_product_does_not_count_as_one() -> None:
 
 def test_it_counts_where_nothing_else_names_the_product() -> None:
     lines = [line for line in MESSAGE.splitlines() if not line.startswith("Name: node_Conv_51")]
-    found = {one.name: one for one in read_layers(logged_layers("\n".join(lines))).layers}
+    found = {one.name: one for one in read_layers(layers_in_log("\n".join(lines))).layers}
     assert found["__myl_MulAddReluMulMinMaxRounCast_myl0_3"].computes
 
 
 def test_the_placeholder_of_a_kernel_is_no_tactic() -> None:
-    assert all("STUB" not in one.tactic for one in read_layers(logged_layers(MESSAGE)).layers)
+    assert all("STUB" not in one.tactic for one in read_layers(layers_in_log(MESSAGE)).layers)
 
 
 def test_a_line_of_another_form_is_a_layer_of_an_unknown_dtype() -> None:
-    (layer,) = read_layers(logged_layers("Layers:\nName: conv1, Kind: convolution")).layers
+    (layer,) = read_layers(layers_in_log("Layers:\nName: conv1, Kind: convolution")).layers
     assert (layer.name, layer.dtype, layer.computes) == ("conv1", UNKNOWN_DTYPE, True)
 
 
 def test_a_message_without_layers_is_empty() -> None:
-    assert logged_layers("") == ""
-    assert logged_layers("Layers:\n\nI/O Tensors:\n") == ""
+    assert layers_in_log("") == ""
+    assert layers_in_log("Layers:\n\nI/O Tensors:\n") == ""
 
 
 def test_the_coverage_of_an_engine_says_that_it_is_of_operands(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_coverage_of_an_engine_says_that_it_is_of_operands(tmp_path: Path) -
     sidecar = EngineSidecar(
         engine=record_of(engine), onnx=record_of(tmp_path / "model.onnx"), gpu="RTX GPUs",
         capability="8.9", memory=0, cuda="", tensorrt="1.7.1", builder="python", inputs=(),
-        outputs=(), profiles=(), layers=read_layers(logged_layers(MESSAGE)).layers,
+        outputs=(), profiles=(), layers=read_layers(layers_in_log(MESSAGE)).layers,
         library=TrtLibrary.RTX,
     )  # fmt: skip
     write_sidecar(sidecar, engine)
