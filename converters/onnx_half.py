@@ -46,7 +46,25 @@ class _HalfInput:
     notes: tuple[str, ...]
 
 
-def convert_to_half(job: Job, parent: Path, out: Path, keep: Sequence[str] = ()) -> Converted:
+@dataclass(frozen=True, kw_only=True)
+class QuantizedLayers:
+    """The nodes of quantized layers: those of a group have one type; those in `keep` stay FP32."""
+
+    groups: tuple[frozenset[str], ...] = ()
+    keep: tuple[str, ...] = ()
+
+    def complete(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the names and those in `keep`, with the whole group of each."""
+        found = dict.fromkeys((*names, *self.keep))
+        for group in self.groups:
+            if not group.isdisjoint(found):
+                found.update(dict.fromkeys(sorted(group)))
+        return tuple(found)
+
+
+def convert_to_half(
+    job: Job, parent: Path, out: Path, layers: QuantizedLayers | None = None
+) -> Converted:
     """Write `parent` in the job's half precision to `out`, with its sidecar.
 
     Inputs and outputs stay FP32 unless `half_io` is set. Nodes keep their names.
@@ -55,13 +73,15 @@ def convert_to_half(job: Job, parent: Path, out: Path, keep: Sequence[str] = ())
         job: uses its precision, feeds, `keep`, `half_io` and metadata.
         parent: an FP32 ONNX, its external data and debug sidecar beside it.
         out: a path in the job's folder.
-        keep: further nodes that stay FP32.
+        layers: the quantized layers, if there are any.
 
     Raises:
         ConversionError: AutoCast rejected the model, or a half output overflows.
         UsageError: a `keep` pattern matches nothing.
     """
-    prepared = _prepare_input(job, parent, keep)  # frees the parent, which may take gigabytes
+    prepared = _prepare_input(
+        job, parent, layers or QuantizedLayers()
+    )  # frees the parent, which may take gigabytes
     half = run_autocast(prepared.draft, job, prepared.keep)
     options = _half_options(half, job, len(prepared.keep))
     return Converted(
@@ -72,7 +92,7 @@ def convert_to_half(job: Job, parent: Path, out: Path, keep: Sequence[str] = ())
     )
 
 
-def _prepare_input(job: Job, parent: Path, keep: Sequence[str]) -> _HalfInput:
+def _prepare_input(job: Job, parent: Path, layers: QuantizedLayers) -> _HalfInput:
     """Inspect the parent, and write it for AutoCast."""
     matched = match_nodes(parent, job.keep)
     feeds = job.feeds or (job.example,)
@@ -92,7 +112,7 @@ def _prepare_input(job: Job, parent: Path, keep: Sequence[str]) -> _HalfInput:
         )
     return _HalfInput(
         draft=write_draft(model, parent, job.folder / _DRAFT),
-        keep=tuple(dict.fromkeys([*matched, *keep, *(name for one in found for name in one.keep)])),
+        keep=layers.complete([*matched, *(name for one in found for name in one.keep)]),
         notes=tuple(notes),
     )
 

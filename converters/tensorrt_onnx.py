@@ -20,9 +20,9 @@ from ..core.records import Coverage
 from ..core.signature import Signature
 from ..core.target_extensions import Probe
 from . import onnx_faults, onnx_model, onnx_probe
-from .onnx_half import convert_to_half
+from .onnx_half import QuantizedLayers, convert_to_half
 from .onnx_origins import read_origins
-from .trt.qdq_rules import check_qdq, find_small_scales
+from .trt.qdq_rules import check_qdq, find_layer_groups, find_small_scales
 from .trt.trt_findings import (
     Model,
     TrtSeverity,
@@ -85,8 +85,13 @@ def convert(job: Job) -> Converted:
 
 def _lower_rest(job: Job, parent: Path, path: Path) -> Converted:
     """Lower what the quantizer left in FP32; scales that FP16 holds badly stay FP32."""
-    keep = find_small_scales(_load_model(parent)) if job.rest is Precision.FP16 else ()
-    lowered = convert_to_half(replace(job, precision=job.rest, keep=()), parent, path, keep)
+    model = _load_model(parent)
+    layers = QuantizedLayers(
+        groups=find_layer_groups(model),
+        keep=find_small_scales(model) if job.rest is Precision.FP16 else (),
+    )
+    plain = replace(job, precision=job.rest, keep=(), half_io=False)
+    lowered = convert_to_half(plain, parent, path, layers)
     warnings = _raise_qdq_faults(_load_model(path), path, required=True)
     return replace(
         lowered,

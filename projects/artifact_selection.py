@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..converters.registry import TARGETS, target_named
-from ..core.contract import Target
+from ..core.contract import EAGER, Target
 from ..core.errors import ErrorCode, UsageError
 from ..core.kinds import Precision
-from ..core.target_extensions import FloatEnds
+from ..core.target_extensions import FloatEnds, RestLowered
 from ..pipeline.order import Lowering, Order, Wanted
 from ..pipeline.plan import make_plan
 from .project_records import ModelOrder
@@ -141,4 +141,17 @@ def _drop_useless_options(order: Order) -> Order:
         Precision.BF16,
     }:
         lowering = replace(lowering, half_io=False)
+    if not any(map(_has_rest, order.wanted)):
+        lowering = replace(lowering, rest=None)
     return replace(order, lowering=lowering)
+
+
+def _has_rest(wanted: Wanted) -> bool:
+    """Return whether `--rest` has an effect on an artifact, or on what it is made from."""
+    if wanted.precision is not Precision.INT8:
+        return False
+    target = target_named(wanted.target)
+    origin = target.MADE_FROM[wanted.precision].partition(":")[0]
+    return isinstance(target, RestLowered) or (
+        origin != EAGER and isinstance(target_named(origin), RestLowered)
+    )

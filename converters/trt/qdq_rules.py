@@ -66,29 +66,51 @@ def check_qdq(
 _LEAST_HALF_SCALE = 127 * 2.0**-24
 
 
-def find_small_scales(model: Model) -> tuple[str, ...]:
-    """Return the nodes that read or write tensors whose scales are too small for FP16.
+def find_layer_groups(model: Model) -> tuple[frozenset[str], ...]:
+    """Return each quantized layer with its Q, DQ and what is between, by node name.
 
-    These are each Q, its DQ, and the layers behind the DQ, which must have one type.
+    A group has one float type: a Cast between a DQ and its layer would take it out of INT8. Layers
+    that share a DQ are one group.
     """
+    groups: list[set[str]] = []
+    for layer in model.graph.all_nodes():
+        if layer.op_type not in QDQ_LAYERS or domain_of(layer) != "":
+            continue
+        chains = [_operand_chain(value) for value in layer.inputs[:2]]
+        if not all(chains):
+            continue
+        names = {node.name or "" for node in (layer, *(one for chain in chains for one in chain))}
+        near = [group for group in groups if group & names]
+        groups = [group for group in groups if group not in near]
+        groups.append(names.union(*near))
+    return tuple(map(frozenset, groups))
+
+
+def _operand_chain(value: Value | None) -> list[Node]:
+    """Return the nodes from a layer's operand back to its Q; empty if it is not quantized."""
+    chain: list[Node] = []
+    maker = value.producer() if value is not None else None
+    while maker is not None and maker.op_type in _SHAPE_ONLY:
+        chain.append(maker)
+        source = maker.inputs[0]
+        maker = source.producer() if source is not None else None
+    if maker is None or not is_dequantize(maker):
+        return []
+    source = maker.inputs[0]
+    quantize = source.producer() if source is not None else None
+    return [*chain, maker, *([quantize] if quantize is not None and is_quantize(quantize) else [])]
+
+
+def find_small_scales(model: Model) -> tuple[str, ...]:
+    """Return each Q and DQ whose scales are too small for FP16."""
     import numpy as np
 
-    found: dict[str, None] = {}
+    found = []
     for node in model.graph.all_nodes():
         quantizes = is_quantize(node) or is_dequantize(node)
         scale = constant_tensor(node.inputs[1]) if quantizes else None
-        if scale is None or np.abs(scale.numpy()).min(initial=np.inf) >= _LEAST_HALF_SCALE:
-            continue
-        near = [node, *direct_readers(node)]
-        near += [reader for one in near if is_dequantize(one) for reader in direct_readers(one)]
-        layers = [one for one in near if one.op_type in QDQ_LAYERS]
-        operands = [value.producer() for one in layers for value in one.inputs if value is not None]
-        sources = [
-            one.inputs[0].producer() for one in operands
-            if is_dequantize(one) and one is not None and one.inputs[0] is not None
-        ]  # fmt: skip
-        found.update(dict.fromkeys(one.name or "" for one in (*near, *operands, *sources)
-                                   if one is not None and one.name))  # fmt: skip
+        if scale is not None and np.abs(scale.numpy()).min(initial=np.inf) < _LEAST_HALF_SCALE:
+            found.append(node.name or "")
     return tuple(found)
 
 
