@@ -207,6 +207,8 @@ def _try_all(work: StepWork) -> _StepAttempts:
 
 def _try_full_rest(tried: _StepAttempts, work: StepWork) -> None:
     """Quantize again with the rest in FP32 if none passed with the default rest in half."""
+    if tried.step.captures:
+        return
     order, recipes = work.run.order, recipes_for(tried.step)
     searches = order.has_accuracy_budget and bool(tried.trials)  # which starts from a failed trial
     half = any(rest_of(work, one) is not Precision.FP32 for one in recipes if one.quantizer)

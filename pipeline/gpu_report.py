@@ -191,14 +191,13 @@ def _report_folder(folder: Path) -> FolderReport:
 def _iter_steps(manifest: Manifest) -> Iterator[StepReport]:
     """Yield the artifacts without what was measured of calibration data or by layers of eager."""
     for artifact in manifest.artifacts:
-        verdict = manifest.verdict_of(artifact.name)
-        outputs = () if verdict is None else _pick_outputs(verdict)
-        if verdict is not None:
-            verdict = replace(
-                verdict, outputs=(), channels=(), groups=(), histograms=(), worst=None
-            )
+        found = manifest.verdict_of(artifact.name)
+        outputs = () if found is None else _pick_outputs(found)
+        short = found and replace(
+            found, outputs=(), channels=(), groups=(), histograms=(), worst=None
+        )
         plain = replace(artifact, calibration=None, accuracy=None, tradeoffs=(), frozen=None)
-        yield StepReport(artifact=plain, verdict=verdict, outputs=outputs)
+        yield StepReport(artifact=plain, verdict=short, outputs=outputs)
 
 
 def _pick_outputs(verdict: Verdict) -> tuple[OutputVerdict, ...]:

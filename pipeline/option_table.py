@@ -279,7 +279,8 @@ class LoweringOptions:
     rest: Precision | None = option(
         None, "rest", "Precision of the layers that --int8 leaves in floating point, for TensorRT: "
         "fp16 (default), bf16 or fp32.", Panel.PRECISION, commands=On.EXPORT | On.TRT,
-        choices=("fp16", "bf16", "fp32"), lists_choices=True, parse=Precision, partial=True)
+        choices=("fp16", "bf16", "fp32"), lists_choices=True, parse=Precision, partial=True,
+        metavar="PRECISION")
     keep: tuple[str, ...] = option(
         (), "keep-fp", "Keep nodes in floating point: a node, a module path as encoder.layer.3.*, "
         "or an operator. Repeatable.", Panel.PRECISION, commands=On.MAKING, many=True, partial=True,

@@ -205,7 +205,9 @@ def loop(*inputs: object, collects: bool) -> onnx_ir.Node:
 
 
 def test_a_loop_that_collects_over_a_data_dependent_trip_count_is_found() -> None:
-    assert violations(loop(np.int64(3), "", "x", collects=True)) == []
-    assert violations(loop("n", "", "x", collects=False)) == []
-    (text,) = violations(loop("n", "", "x", collects=True))
-    assert "iterations" in text
+    def count(node: onnx_ir.Node) -> int:
+        return sum("iterations" in text for text in violations(node))
+
+    assert count(loop(np.int64(3), "", "x", collects=True)) == 0
+    assert count(loop("n", "", "x", collects=False)) == 0
+    assert count(loop("n", "", "x", collects=True)) == 1
