@@ -21,7 +21,9 @@ from ..core.signature import Signature
 from ..core.target_extensions import Probe
 from . import onnx_faults, onnx_model, onnx_probe
 from .onnx_half import QuantizedLayers, convert_to_half
+from .onnx_half_ranges import read_with_names
 from .onnx_origins import read_origins
+from .onnx_topology import all_nodes
 from .trt.qdq_rules import check_qdq, find_layer_groups, find_small_scales
 from .trt.trt_findings import (
     Model,
@@ -78,17 +80,37 @@ def convert(job: Job) -> Converted:
         model, required = _load_model(job.parent), job.precision is Precision.INT8
         warnings = _raise_qdq_faults(model, job.parent, required=required)
         return replace(onnx_model.adopt_model(job, model, job.parent, path), notes=warnings)
-    half = convert_to_half(job, job.parent, path)
+    kept = _nodes_without_bf16(job.parent) if job.precision is Precision.BF16 else {}
+    half = convert_to_half(job, job.parent, path, QuantizedLayers(keep=tuple(kept)))
     warnings = _raise_qdq_faults(_load_model(path), path, required=False)
-    return replace(half, notes=(*half.notes, *warnings))
+    return replace(half, notes=(*half.notes, *_describe_kept(kept), *warnings))
+
+
+# In BF16 the builder of TensorRT-RTX 1.7 fails on the first, and the parser rejects the second.
+# Between casts both are built, and the builder may fuse the casts.
+_WITHOUT_BF16 = frozenset({"ConvTranspose", "HardSwish"})
+
+
+def _nodes_without_bf16(parent: Path) -> dict[str, str]:
+    """Return the nodes that TensorRT does not build in BF16, with their operators."""
+    nodes = all_nodes(read_with_names(parent).graph)
+    return {node.name: node.op_type for node in nodes if node.op_type in _WITHOUT_BF16}
+
+
+def _describe_kept(kept: Mapping[str, str]) -> tuple[str, ...]:
+    if not kept:
+        return ()
+    operators = ", ".join(sorted(set(kept.values())))
+    return (f"kept in FP32, {len(kept)} nodes: TensorRT does not build {operators} in BF16",)
 
 
 def _lower_rest(job: Job, parent: Path, path: Path) -> Converted:
     """Lower what the quantizer left in FP32; scales that FP16 holds badly stay FP32."""
     model = _load_model(parent)
+    kept = _nodes_without_bf16(parent) if job.rest is Precision.BF16 else {}
     layers = QuantizedLayers(
         groups=find_layer_groups(model),
-        keep=find_small_scales(model) if job.rest is Precision.FP16 else (),
+        keep=find_small_scales(model) if job.rest is Precision.FP16 else tuple(kept),
     )
     plain = replace(job, precision=job.rest, keep=(), half_io=False)
     lowered = convert_to_half(plain, parent, path, layers)
@@ -96,7 +118,7 @@ def _lower_rest(job: Job, parent: Path, path: Path) -> Converted:
     return replace(
         lowered,
         options={**lowered.options, "rest": str(job.rest)},
-        notes=(*lowered.notes, *warnings),
+        notes=(*lowered.notes, *_describe_kept(kept), *warnings),
     )
 
 

@@ -146,6 +146,40 @@ def test_weights_are_half_and_inputs_and_outputs_float(
     assert {end.type.tensor_type.elem_type for end in ends} == {TensorProto.FLOAT}
 
 
+@pytest.mark.parametrize(("precision", "kept"), [(Precision.BF16, True), (Precision.FP16, False)])
+def test_what_tensorrt_does_not_build_in_bf16_stays_fp32(
+    tmp_path: Path, from_parent: JobOf, precision: Precision, kept: bool
+) -> None:
+    weight = np.random.default_rng(0).random((1, 2, 3, 3), dtype=np.float32)
+    nodes = [
+        helper.make_node("ConvTranspose", ["x", "w"], ["a"], "grow"),
+        helper.make_node("HardSwish", ["a"], ["b"], "switch"),
+        helper.make_node("Relu", ["b"], ["y"], "last"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 2, 10, 10])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    opsets = [helper.make_opsetid("", 20)]
+    onnx.save_model(
+        helper.make_model(graph, opset_imports=opsets, ir_version=10), str(tmp_path / "m.onnx")
+    )
+    job = from_parent(tmp_path / "m.onnx", precision)
+    converted = tensorrt_onnx.convert(job)
+    made = onnx.shape_inference.infer_shapes(onnx.load(job.folder / converted.files[0][0])).graph
+    values = (*made.value_info, *made.input)
+    types = {one.name: one.type.tensor_type.elem_type for one in values}
+    types |= {one.name: one.data_type for one in made.initializer}
+    operators = {node.op_type: types[node.input[0]] for node in made.node}
+    assert (operators["ConvTranspose"] == TensorProto.FLOAT) is kept
+    assert (operators["HardSwish"] == TensorProto.FLOAT) is kept
+    assert operators["Relu"] != TensorProto.FLOAT
+    assert bool(converted.notes) is kept
+
+
 def test_fp32_is_copied(tmp_path: Path, from_parent: JobOf) -> None:
     job = from_parent(exported(tmp_path), Precision.FP32)
     path = job.folder / tensorrt_onnx.convert(job).files[0][0]

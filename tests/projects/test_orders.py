@@ -280,7 +280,7 @@ TEXTS: dict[str, Value] = {
     "model-arg": ("a=b",), "input": ("y:float32[1]",), "accept-branch": ("gate.py:3",),
     "max-drop": "1%", "calib-select": "random", "preprocess": "imagenet", "quantizer": "nncf",
     "capture": "trace", "profile": ("x=1x3:2x3:3x3",), "workspace": "4G", "timing-cache": "off",
-    "precision": ("int8",),
+    "precision": ("int8",), "compute-capabilities": ("8.9",),
 }  # fmt: skip
 BASE: dict[str, Value] = {
     "checkpoint": "d.pt", "calib": "c", "data": "d", "trust-engine": True, "preprocess": "raw",
