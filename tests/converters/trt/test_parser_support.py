@@ -205,7 +205,7 @@ def loop(*inputs: object, collects: bool) -> onnx_ir.Node:
 
 
 def test_a_loop_that_collects_over_a_data_dependent_trip_count_is_found() -> None:
-    assert violations(loop(np.int64(3), "", "x", collects=True)) == []
-    assert violations(loop("n", "", "x", collects=False)) == []
-    (text,) = violations(loop("n", "", "x", collects=True))
+    assert violations(loop(np.int64(3), np.True_, "x", collects=True)) == []
+    assert violations(loop("n", np.True_, "x", collects=False)) == []
+    (text,) = violations(loop("n", np.True_, "x", collects=True))
     assert "iterations" in text
