@@ -4,7 +4,7 @@ Each model has one operator. It is looked at by the pre-flight's table, then par
 TensorRT-RTX in a child process. A false blocker is a model that the table rejects and the builder
 builds; a miss is one that the table accepts without a warning and the parser or the builder
 rejects. Operators for which TensorRT-RTX lacks a plugin are listed apart. Exits 1 where there is a
-false blocker.
+false blocker, or where the child gave no verdict.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from modelc.core.errors import ConversionError
 from modelc.tests.nets.one_operator import OneOperator, operators
 
 _TIMEOUT = 120.0  # seconds for a model
+_FAULTS = ("false blocker", "no verdict")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +45,14 @@ class ParserCase:
     warnings: tuple[str, ...] = ()
     built: bool = False
     error: str = ""
+    failed: bool = False  # no verdict: the child crashed or took too long
     operator: str = ""  # that the parser names
 
     @property
     def finding(self) -> str:
         """How table and builder agree."""
+        if self.failed:
+            return "no verdict"
         if self.built:
             return "false blocker" if self.blockers else "right"
         if {self.operator, self.name.partition(":")[0]} & PLUGIN_OPERATORS:
@@ -72,7 +76,7 @@ def measure_file(name: str, path: Path, *, build: bool = True) -> ParserCase:
     operator = next((one.operator for one in verdict.problems), "")
     return ParserCase(
         name=name, blockers=blockers, warnings=warnings, built=verdict.is_accepted,
-        error=" ".join(error.split()), operator=operator,
+        error=" ".join(error.split()), failed=bool(verdict.failure), operator=operator,
     )  # fmt: skip
 
 
@@ -113,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(text)
     if args.write is not None:
         args.write.write_text(text)
-    return int(any(one.finding == "false blocker" for one in found))
+    return int(any(one.finding in _FAULTS for one in found))
 
 
 def make_page(found: Sequence[ParserCase]) -> str:
@@ -128,4 +132,6 @@ def make_page(found: Sequence[ParserCase]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    from modelc.benchmarks import tensorrt_parser  # a child cannot import __main__
+
+    raise SystemExit(tensorrt_parser.main())

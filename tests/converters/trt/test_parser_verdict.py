@@ -182,3 +182,34 @@ def test_the_real_parser_names_the_node(tmp_path: Path) -> None:
 def test_every_model_of_the_benchmark_is_one_operator() -> None:
     assert len(MODELS) == len(list(operators())) > 250
     assert all(len(one.make().graph.node) == 1 for one in operators())
+
+
+def test_a_plugin_that_rtx_lacks_blocks_it_without_the_parser(job_of: Callable[..., Job]) -> None:
+    job = job_of("RoiAlign")
+    dims = run_preflight(job, TrtLibrary.TENSORRT).blockers  # the signature is of another model
+    (line,) = set(run_preflight(job, TrtLibrary.RTX).blockers) - set(dims)
+    assert "RoiAlign node" in line
+
+
+def test_after_a_refusal_the_table_only_warns_of_other_nodes(job_of: Callable[..., Job]) -> None:
+    job = job_of("Det")
+    (table,) = run_preflight(job).blockers
+    elsewhere = ParserProblem(node="other", operator="Relu", text="no", code="UNSUPPORTED_NODE")
+    verdict = ParserVerdict(version=VERSION, problems=(elsewhere,))
+    found = run_preflight(job, ask=lambda _: verdict)
+    assert len(found.blockers) == 1
+    assert table in found.warnings
+    same = run_preflight(job, ask=lambda _: refusal("Det"))
+    assert (len(same.blockers), same.warnings) == (1, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "blocked"),
+    [("Loop", False), ("Loop:no condition", True), ("Loop:no condition, none read", False)],
+)
+def test_a_loop_whose_body_reads_a_missing_condition(
+    tmp_path: Path, name: str, blocked: bool
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(MODELS[name].make().SerializeToString())
+    assert bool(look_up_table(path)[0]) is blocked
