@@ -6,10 +6,10 @@ from .structure import is_participle, measure
 
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
-    "files": 368,
-    "lines": 86_000,
+    "files": 367,
+    "lines": 84_600,
     "small_files": 7,
-    "test_lines": 66_000,
+    "test_lines": 65_000,
     "participles": 17,
     "repeated_classes": 0,
     "repeated_files": 0,

@@ -136,7 +136,8 @@ def test_a_layer_that_overflows_stays_fp32_with_its_q_and_dq(lower: Lower) -> No
     model = quantized(scale=500.0, gain=1e-5)
     _, plain = lower(model, Precision.FP32)
     made, path = lower(model, Precision.FP16)
-    assert {"kept in fp32", "rest"} <= made.options.keys()
+    kept = made.options.get("kept in fp32")
+    assert kept
     assert np.isfinite(answer(path)).all()
     wanted, found = answer(plain), answer(path)
     assert np.abs(found - wanted).max() <= 0.02 * np.abs(wanted).max()
