@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import sys
-
-_INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command; a tenth of a run that makes nothing would be collecting garbage."""
-    try:
-        from .core.process import relax_gc  # here, for an interrupt while it is imported
+    """Run the command; a tenth of a run that makes nothing would be collecting garbage.
 
-        with relax_gc():
-            from .cli.app import main as command
+    Until the command handles signals itself, an interrupt ends the process as the system does:
+    raised within an import it may come out as another error, with a traceback.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from .core.process import relax_gc
 
-            command()
-    except KeyboardInterrupt:  # while modules were imported: nothing was begun
-        os._exit(_INTERRUPTED)
+    with relax_gc():
+        from .cli.app import main as command
+
+        command()
 
 
 def _leave_current_folder() -> None:

@@ -185,4 +185,4 @@ def test_an_early_interrupt_shows_no_traceback(surroundings: dict[str, str], wai
     process.send_signal(signal.SIGINT)
     told = process.communicate(timeout=60)[1]
     assert "Traceback" not in told
-    assert process.returncode in (0, 130)
+    assert process.returncode in (0, 130, -signal.SIGINT)  # a shell calls both 130
