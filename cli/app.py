@@ -20,7 +20,8 @@ from ..core.errors import ModelcError, UsageError, as_usage_error, nearest_names
 from ..core.installation import DISTRIBUTION
 from ..core.process import handle_signals, is_from_user_code, signals_so_far, sleep_while_waiting
 from . import cache, export, folder_commands, run, setup_commands, validate
-from .streams import flush_streams, open_streams
+from .console import write_json
+from .streams import flush_streams, forget_folders, open_streams
 
 INTERRUPTED = 130
 BUG = 70
@@ -111,9 +112,6 @@ def run_cli(arguments: list[str]) -> int:
 
     With `--json`, errors are also written to stdout as a JSON document.
     """
-    from .console import write_json
-    from .streams import forget_folders
-
     forget_folders()
     debug, json = "--debug" in arguments, "--json" in arguments
     try:
