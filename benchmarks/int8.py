@@ -230,7 +230,7 @@ def report(bench: Bench, consumer: str) -> bool:
 
 def ours(bench: Bench, consumer: str) -> Iterator[Row]:
     """Each of modelc's quantizers in its default method."""
-    for quantizer in quantizers_for(consumer):
+    for quantizer in quantizers_for(consumer, Precision.INT8):
         folder = bench.folder / f"ours-{quantizer.NAME}-{consumer}"
         folder.mkdir()
         start = time.perf_counter()

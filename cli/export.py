@@ -108,9 +108,9 @@ def _build(path: Path, target: str, given: Given) -> None:
 
 
 def _rest_of_flags(artifacts: ArtifactOptions, given: Given) -> Given:
-    """Return the options with `--rest` as `--int8 --fp16` or `--int8 --bf16` ask for it."""
+    """Return the options with `--rest` as `--fp16` or `--bf16` beside `--int8` ask for it."""
     asked = "fp16" if artifacts.fp16 else "bf16" if artifacts.bf16 else ""
-    if not artifacts.int8 or not asked:
+    if not asked or not (artifacts.int8 or artifacts.fp8 or artifacts.int4):
         return given
     other = given.get("rest")
     if other not in (None, asked):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from ..core.kinds import TRACES, Precision
+from ..core.kinds import QUANTIZED, TRACES, Precision
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact, CalibrationRecord, Coverage, Latency, size_text
 from ..core.verdict import State, Verdict
@@ -246,7 +246,7 @@ def size_increase_lines(manifest: Manifest, shown: Sequence[Artifact]) -> Iterat
     plain = {a.target: a for a in manifest.artifacts if a.precision is Precision.FP32}
     for one in shown:
         other = plain.get(one.target)
-        if one.precision is Precision.INT8 and other is not None and one.size > other.size:
+        if one.precision in QUANTIZED and other is not None and one.size > other.size:
             sizes = f"{size_text(one.size)}, {other.name} {size_text(other.size)}"
             yield _markup_line(_WARNING_STYLE, f"{one.name} is larger than fp32: {sizes}")
 

@@ -40,6 +40,8 @@ _SHAPE_ONLY = frozenset({
 })  # fmt: skip
 _NAMES = {"FLOAT": "fp32", "FLOAT16": "fp16", "BFLOAT16": "bf16", "DOUBLE": "fp64"}
 _EIGHT_BITS = ("INT8", "UINT8")
+_EIGHT_BIT_FLOATS = ("FLOAT8E4M3FN",)
+_FOUR_BITS = ("INT4",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,8 @@ def measure_coverage(path: Path, example: Feed) -> Coverage:
     """Return a model's layers by dtype, and each dtype's share of the FLOPs at the example's sizes.
 
     A layer is int8 if its data and its weight both come from a DequantizeLinear of 8-bit integers:
-    runtimes turn that pattern into integer arithmetic. The share counts layers where the FLOPs of
+    runtimes turn that pattern into integer arithmetic; so is fp8, of 8-bit floats. It is int4 if
+    its weight comes from one of 4-bit integers. The share counts layers where the FLOPs of
     any layer are unknown, or all layers have one dtype.
 
     Raises:
@@ -104,12 +107,16 @@ class _TensorTypes:
                 self._codes[value.name] = value.type.tensor_type.elem_type
 
     def dtype(self, node: onnx.NodeProto) -> str:
-        """Return `int8` or the type of the layer's data input."""
+        """Return `int8`, `fp8`, `int4` or the type of the layer's data input."""
         if node.op_type in _INTEGER_LAYERS:
             return "int8"
-        sources = [self._source(name) for name in node.input[:2]]
-        if all(self._integer(source) for source in sources):
+        stored = [self._stored(self._source(name)) for name in node.input[:2]]
+        if all(name in _EIGHT_BITS for name in stored):
             return "int8"
+        if all(name in _EIGHT_BIT_FLOATS for name in stored):
+            return "fp8"
+        if stored[-1] in _FOUR_BITS:
+            return "int4"
         name = self._name(node.input[0])
         return _NAMES.get(name, name.lower())
 
@@ -126,10 +133,11 @@ class _TensorTypes:
             maker = self._makers.get(maker.input[0])
         return maker
 
-    def _integer(self, source: onnx.NodeProto | None) -> bool:
+    def _stored(self, source: onnx.NodeProto | None) -> str:
+        """Return the type that a DequantizeLinear reads; empty if `source` is none."""
         if source is None or source.op_type != "DequantizeLinear":
-            return False
-        return self._name(source.input[0]) in _EIGHT_BITS
+            return ""
+        return self._name(source.input[0])
 
 
 def _layer_flops(

@@ -19,6 +19,7 @@ from .onnx_half_emulation import (
     has_half,
     has_half_io,
 )
+from .onnx_topology import all_graphs
 from .runner_base import RunnerBase, order_inputs, runner_error, text_lines
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def open_session(
     limit_threads(options)
     if once:
         options.add_session_config_entry("session.disable_prepacking", "1")
+    if has_float8(read_graph(model) if isinstance(model, Path) else model):
+        options.add_session_config_entry("session.disable_quant_qdq", "1")  # it fuses as if int8
     if isinstance(model, Path):
         source: str | bytes = str(model)
     else:
@@ -66,6 +69,17 @@ def open_session(
             held.give(options, model.graph)
     return onnxruntime.InferenceSession(
         source, options, providers=[(name, dict(settings)) for name, settings in providers]
+    )
+
+
+def has_float8(model: onnx.ModelProto) -> bool:
+    """Whether a graph quantizes to 8-bit floats: a zero point has their type."""
+    from onnx import TensorProto
+
+    return any(
+        tensor.data_type == TensorProto.FLOAT8E4M3FN
+        for graph in all_graphs(model.graph)
+        for tensor in graph.initializer
     )
 
 

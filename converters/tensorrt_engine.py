@@ -58,6 +58,8 @@ MADE_FROM: Mapping[Precision, str] = {
     Precision.FP16: "tensorrt-onnx:fp16",
     Precision.BF16: "tensorrt-onnx:bf16",
     Precision.INT8: "tensorrt-onnx:int8",
+    Precision.FP8: "tensorrt-onnx:fp8",
+    Precision.INT4: "tensorrt-onnx:int4",
 }
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cuda",)

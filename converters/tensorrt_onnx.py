@@ -15,7 +15,7 @@ from pathlib import Path
 from ..capture.framework_errors import call_framework
 from ..core.contract import Converted, Feed, Inspection, Job, Readiness, Runner
 from ..core.errors import ConversionError, ErrorCode, Hint, Option
-from ..core.kinds import Capture, Precision
+from ..core.kinds import QUANTIZED, Capture, Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
 from ..core.target_extensions import Probe
@@ -41,6 +41,8 @@ MADE_FROM: Mapping[Precision, str] = {
     Precision.FP16: "onnx",
     Precision.BF16: "onnx",
     Precision.INT8: "onnx",
+    Precision.FP8: "onnx",
+    Precision.INT4: "onnx",
 }
 CAPTURES: tuple[Capture, ...] = ()
 RESTS: tuple[Precision, ...] = (Precision.FP16, Precision.BF16, Precision.FP32)
@@ -74,10 +76,10 @@ def convert(job: Job) -> Converted:
     if job.parent is None:
         raise RuntimeError("a tensorrt-onnx job needs a parent")
     path = job.folder / (job.stem + SUFFIX)
-    if job.precision is Precision.INT8 and job.rest is not Precision.FP32:
+    if job.precision in QUANTIZED and job.rest is not Precision.FP32:
         return _lower_rest(job, job.parent, path)
-    if job.precision in (Precision.FP32, Precision.INT8) or claims(job.parent):
-        model, required = _load_model(job.parent), job.precision is Precision.INT8
+    if job.precision in (Precision.FP32, *QUANTIZED) or claims(job.parent):
+        model, required = _load_model(job.parent), job.precision in QUANTIZED
         warnings = _raise_qdq_faults(model, job.parent, required=required)
         return replace(onnx_model.adopt_model(job, model, job.parent, path), notes=warnings)
     kept = _nodes_without_bf16(job.parent) if job.precision is Precision.BF16 else {}

@@ -351,8 +351,8 @@ class QuantizeJob:
 
     `parent` is the FP32 ONNX, its external data and debug sidecar beside it. `consumer` is the NAME
     of the target that uses the result. `method` is one of the quantizer's METHODS for that
-    consumer; None means its first. `keep` are names of ONNX nodes that stay in floating point.
-    `folder` is an empty work folder.
+    consumer and precision; None means its first. `keep` are names of ONNX nodes that stay in
+    floating point. `folder` is an empty work folder.
     """
 
     parent: Path
@@ -360,6 +360,7 @@ class QuantizeJob:
     signature: Signature
     calibration: CalibrationFeeds
     folder: Path
+    precision: Precision = Precision.INT8
     method: str | None = None
     keep: tuple[str, ...] = ()
     advance: Advance = no_progress
@@ -379,12 +380,12 @@ class Quantized:
 
 
 class Quantizer(Protocol):
-    """A library that quantizes an FP32 model to INT8 by calibration."""
+    """A library that quantizes an FP32 model by calibration."""
 
     NAME: str
     SUMMARY: str
-    # by consumer (a target's NAME): its calibration methods, the default first
-    METHODS: Mapping[str, tuple[str, ...]]
+    # by consumer (a target's NAME) and precision: its calibration methods, the default first
+    METHODS: Mapping[tuple[str, Precision], tuple[str, ...]]
 
     def readiness(self) -> Readiness:
         """Return whether the library is installed, without importing it."""

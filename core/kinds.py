@@ -9,14 +9,20 @@ from typing import Self
 class Precision(StrEnum):
     """The precision of an artifact's weights and computation.
 
-    INT8 means 8-bit integer weights and activations with static scales; layers kept out of it
-    compute in FP32.
+    INT8 and FP8 (E4M3) mean 8-bit weights and activations with static scales. INT4 means 4-bit
+    integer weights, one scale per block, and activations in floating point. Layers kept out of
+    these compute in FP32, or in what `--rest` says.
     """
 
     FP32 = "fp32"
     FP16 = "fp16"
     BF16 = "bf16"
     INT8 = "int8"
+    FP8 = "fp8"
+    INT4 = "int4"
+
+
+QUANTIZED = frozenset({Precision.INT8, Precision.FP8, Precision.INT4})  # by a quantizer, from data
 
 
 class Capture(StrEnum):

@@ -47,7 +47,7 @@ from .provenance.seals import (
     digest_judging,
     signature_digest,
 )
-from .quantization import check_int8_coverage, make_quantization, quantize_parent
+from .quantization import check_quantized_share, make_quantization, quantize_parent
 from .restrict_values import restrict_inputs, restrict_reference
 from .run_context import Product, StepWork
 from .stated_inputs import load_functions
@@ -277,7 +277,7 @@ def convert_step(
         device = run.order.judging.device_for(step.target)
         run.eager.model.release_pages()  # only the artifact runs from here on
         coverage = step.target.coverage(workplace / files[0].name, run.eager.example, device)
-        notes = check_int8_coverage(step, coverage)
+        notes = check_quantized_share(step, coverage)
         converted = replace(converted, notes=(*converted.notes, *notes))
     return Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
 

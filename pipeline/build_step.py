@@ -25,7 +25,7 @@ from ..checkpoints.data_branches import shorten_path
 from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
-from ..core.kinds import Capture, Precision, ReasonCode
+from ..core.kinds import QUANTIZED, Capture, Precision, ReasonCode
 from ..core.records import REJECTED_FOLDER, Artifact, Attempt
 from ..core.signature import InputSpec
 from ..core.target_extensions import runtime_settings
@@ -388,7 +388,7 @@ def settle_trial(work: StepWork, trial: Trial) -> tuple[Artifact, Verdict]:
         places=size_feeds(trial.judged),
         rejected=not passed,
         tolerance=trial.verdict.tolerance,
-        calibration=run.samples.record if step.wanted.precision is Precision.INT8 else None,
+        calibration=run.samples.record if step.wanted.precision in QUANTIZED else None,
         coverage=trial.coverage,
         latency=trial.latency,
         accuracy=trial.accuracy,

@@ -90,8 +90,12 @@ def examine(
             *find_clashes(found.host.packages),
         ),
         targets=tuple(_check_target(t.NAME, t.MADE_FROM, t.readiness()) for t in targets),
-        quantizers=tuple(_check_target(q.NAME, q.METHODS, q.readiness()) for q in quantizers),
+        quantizers=tuple(_check_target(q.NAME, _consumers(q), q.readiness()) for q in quantizers),
     )
+
+
+def _consumers(quantizer: Quantizer) -> dict[str, None]:
+    return dict.fromkeys(consumer for consumer, _ in quantizer.METHODS)
 
 
 def _check_target(name: str, makes: Iterable[object], readiness: Readiness) -> Buildable:

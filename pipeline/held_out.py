@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..calibration.feed_form import FeedForm
 from ..core.contract import Array, Feed
 from ..core.errors import CheckpointError, first_line
-from ..core.kinds import Precision
+from ..core.kinds import QUANTIZED, Precision
 from ..core.records import Artifact, CalibrationRecord
 from ..core.signature import Signature
 from ..core.untrusted_files import read_npz
@@ -187,4 +187,4 @@ def load_samples(artifact: Artifact, folder: Path) -> tuple[Feed, ...]:
 
 def select_held_out(precision: Precision, samples: RunSamples) -> tuple[ReferenceOutputs, ...]:
     """Return the held-out samples for INT8, and nothing for other precisions."""
-    return samples.held_out if precision is Precision.INT8 else ()
+    return samples.held_out if precision in QUANTIZED else ()

@@ -24,7 +24,7 @@ from ..core.contract import (
 )
 from ..core.errors import ModelcError
 from ..core.findings import Accuracy, WorstFeed
-from ..core.kinds import Precision
+from ..core.kinds import QUANTIZED, Precision
 from ..core.signature import Signature
 from ..core.target_extensions import Carrying
 from ..core.verdict import Tolerance
@@ -169,7 +169,7 @@ class JudgeCase:
                 artifact_inputs=inputs,
                 signature=self.eager.signature,
                 loose=self.loose,
-                by_channel=precision is not Precision.INT8,
+                by_channel=precision not in QUANTIZED,
             ),
             loose=self.loose,
         )

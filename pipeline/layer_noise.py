@@ -137,11 +137,12 @@ def _reference_quantization(work: StepWork, plain: Trial) -> tuple[QuantizationT
         ConversionError: no quantizer gives a switchable model.
     """
     step, space = work.step, work.run.workspace
-    others = [one for one in quantizers_for(step.target.NAME) if one.readiness().ready]
+    way = (step.target.NAME, step.wanted.precision)
+    others = [one for one in quantizers_for(*way) if one.readiness().ready]
     own = [plain.recipe.quantizer] if plain.switchable and plain.recipe.quantizer else []
     for quantizer in (*own, *(one for one in others if one is not plain.recipe.quantizer)):
         task = make_quantization(work, Recipe(quantizer=quantizer))
-        if task.method not in (None, *quantizer.METHODS[step.target.NAME]):
+        if task.method not in (None, *quantizer.METHODS[way]):
             task = replace(task, method=None)
         place = space.folder.workplace(f"{step.name}-ranked")
         result = quantize_parent(task, place, space.cache, space.progress)

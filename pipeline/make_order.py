@@ -11,7 +11,7 @@ from ..calibration.preprocess import Preprocess
 from ..converters.registry import target_for, target_named
 from ..core.contract import EAGER, Target
 from ..core.errors import ErrorCode, Hint, Option, UsageError
-from ..core.kinds import Precision
+from ..core.kinds import QUANTIZED, Precision
 from ..core.verdict import Limits
 from .call_options import CallOptions
 from .limit_text import DEFAULT_METRIC, Measuring, parse_drop
@@ -69,17 +69,19 @@ def make_order(
 def choose_precision(options: ArtifactOptions, *, rest: bool = False) -> Precision:
     """The precision that the flags of a command ask for; FP32 without any.
 
-    With `rest`, `--int8` may have `--fp16` or `--bf16` beside it, for its other layers.
+    With `rest`, a quantized precision may have `--fp16` or `--bf16` beside it, for other layers.
 
     Raises:
         UsageError: they ask for several.
     """
     flags = {
         Precision.FP16: options.fp16, Precision.BF16: options.bf16, Precision.INT8: options.int8,
+        Precision.FP8: options.fp8, Precision.INT4: options.int4,
     }  # fmt: skip
     asked = [precision for precision, given in flags.items() if given]
-    if rest and Precision.INT8 in asked and len(asked) == 2:  # noqa: PLR2004 - and its rest
-        return Precision.INT8
+    quantized = [precision for precision in asked if precision in QUANTIZED]
+    if rest and len(quantized) == 1 and len(asked) == 2:  # noqa: PLR2004 - and its rest
+        return quantized[0]
     if len(asked) > 1:
         text = " and ".join(f"--{precision}" for precision in asked)
         raise UsageError(

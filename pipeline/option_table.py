@@ -104,6 +104,12 @@ class ArtifactOptions:
         Panel.TENSORRT, commands=On.TRT, key=False)
     int8: bool = switch(
         "int8", "8-bit integers; requires --calib.", Panel.PRECISION, commands=On.MAKING, key=False)
+    fp8: bool = switch(
+        "fp8", "8-bit floating point, for TensorRT; requires --calib.", Panel.PRECISION,
+        commands=On.EXPORT | On.TRT, key=False)
+    int4: bool = switch(
+        "int4", "4-bit integer weights, for TensorRT; requires --calib.", Panel.PRECISION,
+        commands=On.EXPORT | On.TRT, key=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,8 +283,8 @@ class LoweringOptions:
         "half-io", "With --fp16 or --bf16, convert inputs and outputs too.", Panel.PRECISION,
         commands=On.EXPORT | On.TRT, partial=True)
     rest: Precision | None = option(
-        None, "rest", "Precision of the layers that --int8 leaves in floating point, for TensorRT: "
-        "fp16 (default), bf16 or fp32.", Panel.PRECISION, commands=On.EXPORT | On.TRT,
+        None, "rest", "Precision of the layers that a quantizer leaves in floating point, for "
+        "TensorRT: fp16 (default), bf16 or fp32.", Panel.PRECISION, commands=On.EXPORT | On.TRT,
         choices=("fp16", "bf16", "fp32"), lists_choices=True, parse=Precision, partial=True,
         metavar="PRECISION")
     keep: tuple[str, ...] = option(

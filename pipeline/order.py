@@ -10,7 +10,7 @@ from pathlib import Path
 from ..calibration.calibration_options import CalibrationOptions
 from ..core.contract import CAPTURE_TIMEOUT, Target
 from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
-from ..core.kinds import Precision
+from ..core.kinds import QUANTIZED, Precision
 from ..core.manifest import Failure
 from ..core.signature import Signature
 from ..core.target_extensions import WideFloor
@@ -293,8 +293,8 @@ class Order(ConversionOptions):
 
         What INT8 is made from must not pass with the noise that INT8 may have.
         """
-        quantizes = any(one.precision is Precision.INT8 for one in self.wanted)
-        if not quantizes or wanted.precision is Precision.INT8 or wanted in self.wanted:
+        quantizes = any(one.precision in QUANTIZED for one in self.wanted)
+        if not quantizes or wanted.precision in QUANTIZED or wanted in self.wanted:
             return self.judging
         return replace(self.judging, min_sqnr=None)
 

@@ -20,7 +20,7 @@ from ..core.errors import (
     unknown_name_error,
 )
 from ..core.grammar import parse_input
-from ..core.kinds import Capture, Precision
+from ..core.kinds import QUANTIZED, Capture, Precision
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import REJECTED_FOLDER
 from ..core.target_extensions import FloatEnds, RestLowered
@@ -168,7 +168,7 @@ class _Planner:
         if self.given == wanted.name:
             return True
         quantized = replace(Wanted.parse(origin), precision=wanted.precision)
-        return wanted.precision is Precision.INT8 and self.given == quantized.name
+        return wanted.precision in QUANTIZED and self.given == quantized.name
 
     def _parent(self, target: Target, wanted: Wanted) -> str | None:
         """Return the name of the parent step; None for eager or the order's parent."""
@@ -199,9 +199,9 @@ class _Planner:
 
     def _quantizers(self, target: Target, wanted: Wanted) -> tuple[Quantizer, ...]:
         """Return the quantizers for this step; empty unless it is INT8."""
-        if wanted.precision is not Precision.INT8:
+        if wanted.precision not in QUANTIZED:
             return ()
-        able = quantizers_for(target.NAME)
+        able = quantizers_for(target.NAME, wanted.precision)
         if not able:
             return ()
         if self.order.lowering.calibration is None:
@@ -217,7 +217,7 @@ class _Planner:
                 code=ErrorCode.NO_SAMPLES,
             )
         chosen = _choose_quantizers(able, target, self.order)
-        return tuple(one for one in chosen if _offers_method(one, target, self.order))
+        return tuple(one for one in chosen if _offers_method(one, wanted, self.order))
 
 
 def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
@@ -235,7 +235,7 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
         "--calib": (lowering.calibration, quantizes, "no artifact is quantized: add --int8"),
         "--quantizer": (lowering.quantizer, quantizes, "no artifact is quantized: add --int8"),
         "--calib-method": (lowering.method, quantizes, "no artifact is quantized: add --int8"),
-        "--rest": (lowering.rest, rests, "no artifact is int8 for TensorRT: add --int8"),
+        "--rest": (lowering.rest, rests, "no artifact is quantized for TensorRT: add --int8"),
         "--half-io": (lowering.half_io, ends, no_ends),
         "--max-trials": (lowering.max_trials, searches, "no search: add --int8 and --min-sqnr"),
         "--keep-fp": (lowering.keep, quantizes or halves, "all artifacts are fp32: add --fp16"),
@@ -309,13 +309,14 @@ def _choose_quantizers(
     return ready
 
 
-def _offers_method(quantizer: Quantizer, target: Target, order: Order) -> bool:
+def _offers_method(quantizer: Quantizer, wanted: Wanted, order: Order) -> bool:
     """Return whether the quantizer offers the requested calibration method."""
-    methods = quantizer.METHODS[target.NAME]
+    way = (wanted.target, wanted.precision)
+    methods = quantizer.METHODS[way]
     if order.lowering.method is None or order.lowering.method in methods:
         return True
     if order.lowering.quantizer is None and any(
-        order.lowering.method in one.METHODS[target.NAME] for one in quantizers_for(target.NAME)
+        order.lowering.method in one.METHODS[way] for one in quantizers_for(*way)
     ):
         return False
     raise unknown_name_error("calibration method", order.lowering.method, list(methods))

@@ -24,7 +24,7 @@ from ..core.contract import Array, CalibrationFeeds, Feed, Quantized, QuantizeJo
 from ..core.errors import ConversionError, ErrorCode, Hint, Option, UsageError
 from ..core.events import Tell
 from ..core.grammar import parse_input
-from ..core.kinds import Precision
+from ..core.kinds import QUANTIZED, Precision
 from ..core.records import UNKNOWN_DTYPE, Coverage, record_of, sha256_of
 from ..core.signature import Signature, merge_inputs
 from ..validators.feed_values import check_samples, distribution_of, make_generator
@@ -182,6 +182,7 @@ class QuantizationTask:
     parent: Path
     signature: Signature
     calibration: CalibrationFeeds
+    precision: Precision = Precision.INT8
     method: str | None = None
     keep: tuple[str, ...] = ()
 
@@ -210,6 +211,7 @@ def quantize_parent(
                     signature=work.signature,
                     calibration=work.calibration,
                     folder=folder,
+                    precision=work.precision,
                     method=work.method,
                     keep=work.keep,
                     advance=lambda done, total: progress.advance(title, done, total),
@@ -226,26 +228,27 @@ def quantize_parent(
     return result
 
 
-def check_int8_coverage(step: Step, coverage: Coverage | None) -> tuple[str, ...]:
-    """Check that an artifact of an INT8 step computes in int8; a note if that is not known.
+def check_quantized_share(step: Step, coverage: Coverage | None) -> tuple[str, ...]:
+    """Check that a quantized artifact has layers of its precision; a note if that is not known.
 
     What cannot be read is judged by the artifact's outputs alone.
 
     Raises:
-        ConversionError: every compute layer is known, and none is int8.
+        ConversionError: every compute layer is known, and none is quantized.
     """
-    if step.wanted.precision is not Precision.INT8:
+    precision = step.wanted.precision
+    if precision not in QUANTIZED:
         return ()
     if coverage is None:
         return (f"cannot read which dtype the layers of {step.name} compute in",)
-    if coverage.layers.get("int8"):
+    if coverage.layers.get(str(precision)):
         return ()
     unknown, total = coverage.layers.get(UNKNOWN_DTYPE, 0), sum(coverage.layers.values())
     if unknown:
         return (f"the dtype of {unknown} of {total} compute layers of {step.name} is unknown",)
     found = ", ".join(f"{count} in {dtype}" for dtype, count in coverage.layers.items())
     raise ConversionError(
-        f"no layer of {step.name} computes in int8 ({found or 'none'})",
+        f"no layer of {step.name} is in {precision} ({found or 'none'})",
         hint=Hint("keep fewer layers with ", Option("keep-fp")),
         option="keep-fp",
     )
@@ -262,6 +265,7 @@ def quantization_key(work: QuantizationTask) -> str:
         *(str(spec) for spec in work.signature.inputs),
         work.quantizer.NAME,
         work.consumer,
+        str(work.precision),
         str(work.method),
         *sorted(work.keep),
         work.calibration.record.digest,
@@ -321,6 +325,7 @@ def make_quantization(work: StepWork, recipe: Recipe) -> QuantizationTask:
         parent=parent.path,
         signature=run.eager.signature,
         calibration=run.samples.calibration,
+        precision=step.wanted.precision,
         method=lowering.method,
         keep=tuple(dict.fromkeys((*patterns, *recipe.kept))),
     )

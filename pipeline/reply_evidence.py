@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..core.contract import Runner
 from ..core.errors import ErrorCode, RunnerError
-from ..core.kinds import Precision, ReasonCode
+from ..core.kinds import QUANTIZED, Precision, ReasonCode
 from ..core.verdict import OutputVerdict, Reason, State, Verdict
 from ..validators.edge_case_feeds import REPEATED
 from ..validators.edge_case_values import EMPTY_MASK
@@ -351,7 +351,7 @@ def _beyond_notes(far: Sequence[FeedPair], verdict: Verdict, precision: Precisio
             behind.setdefault(alone, []).append(reference.feed.name)
         elif wrong:
             yield f"wrong {where}: output {wrong[0].output!r}: {wrong[0].reason}"
-        elif noisy and precision is not Precision.INT8:
+        elif noisy and precision not in QUANTIZED:
             worst = min(noisy, key=lambda one: one.sqnr or 0.0)
             yield f"SQNR {worst.sqnr:.1f} dB {where}: output {worst.output!r}"
     for alone, names in behind.items():

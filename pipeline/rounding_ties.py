@@ -247,13 +247,15 @@ def _use_plain_references(
 # Pairs of draws with opposite signs: on an exact tie, one of each pair gives the other result.
 PAIRS = 4
 # Relative perturbation of weights and inputs: about the error of rounding in a layer at each
-# precision (32 units of roundoff for fp32, since sums accumulate; one for fp16 and bf16; int8 has
-# about 20 dB).
+# precision (32 units of roundoff for fp32, since sums accumulate; one for fp16 and bf16; int8 and
+# fp8 have about 20 dB, int4 has 14).
 SHARES = {
     Precision.FP32: 2e-6,
     Precision.FP16: 1e-3,
     Precision.BF16: 8e-3,
     Precision.INT8: 0.1,
+    Precision.FP8: 0.1,
+    Precision.INT4: 0.2,
 }
 
 

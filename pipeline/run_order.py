@@ -11,7 +11,7 @@ from pathlib import Path
 from ..converters.registry import TARGETS
 from ..core.contract import EAGER, Deferred, Target
 from ..core.events import Entered, Tell, ignore_events
-from ..core.kinds import Precision
+from ..core.kinds import QUANTIZED
 from ..core.manifest import Manifest
 from ..core.process import relax_gc
 from ..core.records import REJECTED_FOLDER, Artifact, sha256_of
@@ -87,7 +87,7 @@ def run(
             on_start(manifest)
         left = list_remaining_steps(plan, manifest, order.resume)
         workspace = replace(make_workspace(order, folder, progress), tracker=tracker)
-        quantizes = any(step.wanted.precision is Precision.INT8 for step in left)
+        quantizes = any(step.wanted.precision in QUANTIZED for step in left)
         keeps = order.references and any(step.pending is not None for step in plan)
         labelled = enter_labelled(order.measuring, eager, progress, held, keeps=keeps)
         samples = _open_samples(order, plan if quantizes else (), eager, workspace, held)

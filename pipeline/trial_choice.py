@@ -12,7 +12,7 @@ from shutil import rmtree
 
 from ..core.errors import ConversionError, RunnerError
 from ..core.findings import TradeOff
-from ..core.kinds import ReasonCode
+from ..core.kinds import QUANTIZED, ReasonCode
 from ..core.verdict import Reason, State
 from ..validators.ruling import Ruling
 from .attempt import Recipe, Trial, try_recipe
@@ -50,7 +50,7 @@ def balance_layers(work: StepWork, plain: Trial) -> tuple[Trial, tuple[TradeOff,
     try:
         ranked = rank_layers(work, plain, most=_MEASUREMENTS_PER_TRIAL * most)
     except (ConversionError, RunnerError) as error:
-        text = f"{step.name}: layers cannot be ranked, so all stay in int8: {error.message}"
+        text = f"{step.name}: layers cannot be ranked, so all stay quantized: {error.message}"
         work.run.workspace.progress.note(text, warning=True)
         return plain, (first,)
     trials = BudgetTrials(work, plain.recipe, ranked, most)
@@ -244,7 +244,7 @@ def tradeoff_from(trial: Trial, kept: tuple[str, ...], seconds: float) -> TradeO
         latency=None if latency is None else latency.milliseconds,
         parent=None if latency is None else latency.parent,
         seconds=seconds,
-        share=None if coverage is None else coverage.share.get("int8", 0.0),
+        share=None if coverage is None else sum(coverage.share.get(p, 0.0) for p in QUANTIZED),
     )
 
 

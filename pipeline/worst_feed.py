@@ -43,6 +43,8 @@ _UNIT_ROUNDOFF: Mapping[Precision, float] = {
     Precision.FP16: 2.0**-11,
     Precision.BF16: 2.0**-8,
     Precision.INT8: 2.0**-8,
+    Precision.FP8: 2.0**-4,
+    Precision.INT4: 2.0**-8,  # its activations are BF16 at worst
 }
 _STEADY_DB = 6.0  # dB
 # A search takes the largest of thousands of errors, but limits are set for those of twenty feeds:

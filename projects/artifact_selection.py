@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ..converters.registry import TARGETS, target_named
 from ..core.contract import EAGER, Target
 from ..core.errors import ErrorCode, UsageError
-from ..core.kinds import Precision
+from ..core.kinds import QUANTIZED, Precision
 from ..core.target_extensions import FloatEnds, RestLowered
 from ..pipeline.order import Lowering, Order, Wanted
 from ..pipeline.plan import make_plan
@@ -132,7 +132,7 @@ def _drop_useless_options(order: Order) -> Order:
     """Drop precision options from the order that no remaining artifact uses."""
     lowers = {one.precision for one in order.wanted} - {Precision.FP32}
     lowering = order.lowering
-    if Precision.INT8 not in lowers:
+    if QUANTIZED.isdisjoint(lowers):
         kept = lowering.keep if lowers else ()
         lowering = Lowering(keep=kept, half_io=lowering.half_io)
     keep_ends = {target.NAME for target in TARGETS if isinstance(target, FloatEnds)}
@@ -148,7 +148,7 @@ def _drop_useless_options(order: Order) -> Order:
 
 def _has_rest(wanted: Wanted) -> bool:
     """Return whether `--rest` has an effect on an artifact, or on what it is made from."""
-    if wanted.precision is not Precision.INT8:
+    if wanted.precision not in QUANTIZED:
         return False
     target = target_named(wanted.target)
     origin = target.MADE_FROM[wanted.precision].partition(":")[0]

@@ -138,12 +138,15 @@ def _latest_rows(manifest: Manifest) -> dict[str, ResultRow]:
 
 # Smaller differences of SQNR or margin are noise, in dB. A different order of summation (another
 # CPU or number of threads) changes the worst element of an fp32 output by a factor of two (6 dB);
-# half precision rounds too coarsely to show it as much; INT8 with the same scales is reproducible.
+# half precision rounds too coarsely to show it as much; quantized with the same scales,
+# artifacts are reproducible.
 MARGIN_DB: Mapping[Precision, float] = {
     Precision.FP32: 6.0,
     Precision.FP16: 3.0,
     Precision.BF16: 3.0,
     Precision.INT8: 1.0,
+    Precision.FP8: 1.0,
+    Precision.INT4: 1.0,
 }
 # A higher SQNR is float32 roundoff (good conversions measure 115 to 145 dB): exact and 120 dB are
 # equally good.

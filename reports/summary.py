@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..calibration.calibration_options import RANDOM
-from ..core.kinds import Precision
+from ..core.kinds import QUANTIZED, Precision
 from ..core.manifest import Manifest
 from ..core.records import Artifact, CalibrationRecord, Coverage, size_text
 from ..core.verdict import Tolerance, Verdict
@@ -147,7 +147,6 @@ def _figure_texts(artifact: Artifact, verdict: Verdict | None) -> Iterator[str]:
         yield text if verdict.sqnr is None or least is None else f"{text} ({least:g})"
 
 
-_INT8_NAME = str(Precision.INT8)
 _LOW_SHARE = 0.5  # of the work: with less in INT8, an INT8 artifact gets a warning
 _LIMIT_OPTIONS = {"atol": "atol", "rtol": "rtol", "min_sqnr": "min-sqnr"}
 
@@ -195,17 +194,17 @@ def list_notes(artifact: Artifact, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _share_warning(precision: Precision, coverage: Coverage | None) -> str:
-    """Warn if most of the work of an INT8 artifact is not in INT8."""
-    if precision is not Precision.INT8 or coverage is None or not coverage.share:
+    """Warn if most of the work of a quantized artifact is not quantized."""
+    if precision not in QUANTIZED or coverage is None or not coverage.share:
         return ""
-    mine = coverage.share.get(_INT8_NAME, 0.0)
+    mine = coverage.share.get(precision, 0.0)
     if mine >= _LOW_SHARE:
         return ""
     others = sorted(coverage.share.items(), key=lambda item: -item[1])
     rest = ", ".join(
-        f"{percent_text(part)} in {name}" for name, part in others if name != _INT8_NAME
+        f"{percent_text(part)} in {name}" for name, part in others if name != precision
     )
-    return f"only {percent_text(mine)} of its work ({coverage.work}) is in int8, {rest}"
+    return f"only {percent_text(mine)} of its work ({coverage.work}) is in {precision}, {rest}"
 
 
 def _floor_warnings(

@@ -49,6 +49,17 @@ TOLERANCES: dict[Precision, Tolerance] = {
     Precision.INT8: Tolerance(
         atol=1e-2, rtol=0.5, min_sqnr=15.0, min_cosine=0.97, min_agreement=0.9
     ),
+    # E4M3 has 4 bits of significand: one rounding is at most 2^-4 of a value, 31 dB over a layer's
+    # weights and activations. Errors add up as those of INT8, so the limits are the same.
+    Precision.FP8: Tolerance(
+        atol=1e-2, rtol=0.5, min_sqnr=15.0, min_cosine=0.97, min_agreement=0.9
+    ),
+    # 4-bit weights with one scale per 128: a layer keeps 19 dB where weights are normally
+    # distributed, and residual sums hold the errors of a deep model at about half of that. 10 dB
+    # (32 % of the RMS) still rejects a layer that lost its scale (below 5 dB).
+    Precision.INT4: Tolerance(
+        atol=1e-2, rtol=1.0, min_sqnr=10.0, min_cosine=0.94, min_agreement=0.85
+    ),
 }
 
 

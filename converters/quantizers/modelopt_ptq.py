@@ -1,5 +1,7 @@
 """NVIDIA's ModelOpt: places Q/DQ where TensorRT fuses, symmetric; the rest stays in float32.
 
+In INT4 only weights of matrix products are quantized, in blocks along the axis that is summed.
+
 Not offered for ONNX Runtime's CPU: its convolutions return floats there, which no integer kernel
 does, and the ResNet-50-sized result is slower than the float model (59 ms against 40).
 """
@@ -8,15 +10,25 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ...core.contract import Quantized, QuantizeJob, Readiness
+from ...core.kinds import Precision
 from ..installed_packages import package_versions
+from ..onnx_topology import all_nodes
 from .qdq_finishing import QuantizedBy, finish_model
-from .quantization_checks import find_lost_tensors, observe_activations
+from .quantization_checks import (
+    ActivationStats,
+    NothingQuantizedError,
+    find_lost_tensors,
+    observe_activations,
+)
 from .quantizer_workspace import (
     CalibrationReader,
     CalibrationSamples,
@@ -33,11 +45,24 @@ if TYPE_CHECKING:
 NAME: str = "modelopt"
 SUMMARY: str = "NVIDIA ModelOpt, for TensorRT: Q/DQ where it fuses"
 _METHODS = ("max", "entropy")  # a histogram of few samples is poor: 17 dB on the digits, not 30
-METHODS: Mapping[str, tuple[str, ...]] = {"tensorrt-onnx": _METHODS, "openvino": _METHODS}
+# `awq` scales input channels by the size of their activations; `rtn` rounds to nearest.
+_WEIGHT_METHODS = {"awq": "awq_lite", "rtn": "rtn_dq"}
+METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {
+    ("tensorrt-onnx", Precision.INT8): _METHODS,
+    ("openvino", Precision.INT8): _METHODS,
+    ("tensorrt-onnx", Precision.FP8): ("max",),
+    ("tensorrt-onnx", Precision.INT4): tuple(_WEIGHT_METHODS),
+}
 
 _OPSET = 19  # ModelOpt's minimum for scales in half precision
+_BLOCK_OPSET = 21  # the first with scales by block
+_BLOCKS = (128, 64)  # the sizes that TensorRT supports
+_NOT_OBSERVED = ActivationStats(useful={}, means={})  # biases are corrected for INT8 alone
 # imports of its `onnx` extra; not cupy (300 MB of CUDA), which only INT4 uses
 _NEEDS = ("nvidia-modelopt", "onnx-graphsurgeon", "onnxslim", "lief")
+_PACKAGES = ("nvidia-modelopt", "onnxruntime-gpu", "onnxruntime", "onnx")
+_EXTENSIONS = "modelopt.onnx.quantization.extensions"
+_WEIGHT_PRODUCTS = ("Gemm", "MatMul")
 _PATCHED = ("base_quantizer", "calibrate", "qdq_quantizer", "quant_utils", "registry")
 
 
@@ -55,22 +80,27 @@ def readiness() -> Readiness:
 
 
 def quantize(job: QuantizeJob) -> Quantized:
-    """Calibrate over all samples, and again without tensors that the first scales destroy.
+    """Calibrate over all samples, and in INT8 again without tensors that the scales destroy.
 
     Raises:
         ConversionError: ModelOpt rejected the model, or its result cannot be right.
     """
     method = choose_method(job, METHODS)
+    if job.precision is Precision.INT4:
+        return _quantize_weights(job, method)
     place = create_workspace(job, opset=_OPSET)
     samples = calibration_samples(job, _model_inputs(place))
-    made = _quantize_model(place, method, samples, job.keep)
+    job = replace(job, method=method)
+    made = _quantize_model(job, place, samples)
+    origin = QuantizedBy(quantizer=NAME, packages=_PACKAGES, method=method)
+    if job.precision is Precision.FP8:  # a mask's fill costs floats no steps
+        origin = replace(origin, activations="fp8", weights="fp8 per channel")
+        return finish_model(made, job, place, _NOT_OBSERVED, origin)
     activations = observe_activations(place, made, samples)
     lost = sorted({n for gone in find_lost_tensors(made, activations.useful) for n in gone.readers})
     if lost:
-        made = _quantize_model(place, method, samples, (*job.keep, *lost))
-    packages = ("nvidia-modelopt", "onnxruntime-gpu", "onnxruntime", "onnx")
-    origin = QuantizedBy(quantizer=NAME, packages=packages, method=method, lost=lost)
-    return finish_model(made, job, place, activations, origin)
+        made = _quantize_model(replace(job, keep=(*job.keep, *lost)), place, samples)
+    return finish_model(made, job, place, activations, replace(origin, lost=lost))
 
 
 def _model_inputs(place: QuantizerWorkspace) -> tuple[str, ...]:
@@ -82,22 +112,18 @@ def _model_inputs(place: QuantizerWorkspace) -> tuple[str, ...]:
 
 
 def _quantize_model(
-    place: QuantizerWorkspace, method: str, samples: CalibrationSamples, keep: tuple[str, ...]
+    job: QuantizeJob, place: QuantizerWorkspace, samples: CalibrationSamples
 ) -> onnx.ModelProto:
     """Return the Q/DQ model in memory; ModelOpt writes beside its input."""
     import onnx
 
     path = place.folder / "quantized.onnx"
-    call_quietly("ModelOpt", lambda: _call_modelopt(place, path, method, samples, keep))
+    call_quietly("ModelOpt", lambda: _call_modelopt(job, place, path, samples))
     return onnx.load(str(path))
 
 
 def _call_modelopt(
-    place: QuantizerWorkspace,
-    path: Path,
-    method: str,
-    samples: CalibrationSamples,
-    keep: tuple[str, ...],
+    job: QuantizeJob, place: QuantizerWorkspace, path: Path, samples: CalibrationSamples
 ) -> None:
     modelopt = importlib.import_module("modelopt.onnx.quantization")  # it has no types
     model, reader = str(place.model.absolute()), CalibrationReader(samples)
@@ -106,18 +132,111 @@ def _call_modelopt(
     with _restore_onnxruntime(), chdir(place.folder):
         modelopt.quantize(
             model,
-            quantize_mode="int8",
+            quantize_mode=str(job.precision),
             calibration_data_reader=reader,
-            calibration_method=method,
+            calibration_method=job.method,
             calibration_eps=["cpu"],
-            nodes_to_exclude=[
-                rf"{re.escape(name)}\Z" for name in keep
-            ],  # patterns at the start of a name
+            nodes_to_exclude=_exact_patterns(job.keep),
             use_external_data_format=place.external,
             output_path=str(path),
             high_precision_dtype="fp32",
             log_level="CRITICAL",  # it logs an error on every machine without a GPU
         )
+
+
+def _exact_patterns(names: Iterable[str]) -> list[str]:
+    """Return patterns for ModelOpt, which matches them at the start of a name."""
+    return [rf"{re.escape(name)}\Z" for name in names]
+
+
+def _quantize_weights(job: QuantizeJob, method: str) -> Quantized:
+    """Quantize the weights of matrix products to INT4, in blocks of the rows that are summed.
+
+    Products whose rows are no multiple of a block stay in floating point.
+
+    Raises:
+        ConversionError: ModelOpt rejected the model, or no product can be quantized.
+    """
+    place = create_workspace(job, opset=_BLOCK_OPSET)
+    rows = _turn_weights(place)
+    block = next((b for b in _BLOCKS if all(n % b == 0 for n in rows.values())), _BLOCKS[-1])
+    odd = sorted(name for name, count in rows.items() if count % block)
+    if not set(rows) - {*odd, *job.keep}:
+        raise NothingQuantizedError(
+            f"no matrix product has weights whose rows are a multiple of {_BLOCKS[-1]}"
+        )
+    samples = calibration_samples(job, _model_inputs(place))
+    made = call_quietly(
+        "ModelOpt", lambda: _call_weight_quantizer(place, block, method, samples, (*job.keep, *odd))
+    )
+    origin = QuantizedBy(
+        quantizer=NAME, packages=_PACKAGES, method=method, activations="float",
+        weights=f"int4 in blocks of {block}",
+    )  # fmt: skip
+    result = finish_model(made, job, place, _NOT_OBSERVED, origin)
+    note = f"kept in floating point, as their rows are no multiple of {block}: {', '.join(odd)}"
+    return replace(result, notes=(*result.notes, note)) if odd else result
+
+
+def _turn_weights(place: QuantizerWorkspace) -> dict[str, int]:
+    """Transpose the weights of Gemm nodes with transB; return the rows of each product's weights.
+
+    ModelOpt scales along the first axis, whichever it is.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    model = place.load()
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    rows: dict[str, int] = {}
+    for node in model.graph.node:
+        weight = constants.get(node.input[1]) if node.op_type in _WEIGHT_PRODUCTS else None
+        if weight is None or len(weight.dims) != 2:  # noqa: PLR2004 - a matrix
+            continue
+        turned = next((one for one in node.attribute if one.name == "transB" and one.i), None)
+        if turned is not None:
+            turned.i = 0
+            node.input[1] = f"{weight.name}::transposed"
+            if node.input[1] not in constants:
+                array = numpy_helper.to_array(weight).T.copy()
+                constants[node.input[1]] = numpy_helper.from_array(array, node.input[1])
+                model.graph.initializer.append(constants[node.input[1]])
+        rows[node.name] = constants[node.input[1]].dims[0]
+    read = {name for node in all_nodes(model.graph) for name in node.input}
+    unread = [one for one in model.graph.initializer if one.name not in read]
+    for tensor in unread:
+        model.graph.initializer.remove(tensor)
+    data = f"{place.model.name}.turned" if place.external else None
+    onnx.save(model, str(place.model), save_as_external_data=place.external, location=data)
+    return rows
+
+
+def _call_weight_quantizer(
+    place: QuantizerWorkspace,
+    block: int,
+    method: str,
+    samples: CalibrationSamples,
+    keep: tuple[str, ...],
+) -> onnx.ModelProto:
+    # its module of C++ compiles itself into site-packages; without it, Python packs the bits
+    sys.modules.setdefault(_EXTENSIONS, ModuleType(_EXTENSIONS))
+    sys.modules[_EXTENSIONS].__dict__.setdefault("round_and_pack_ext", None)
+    modelopt = importlib.import_module("modelopt.onnx.quantization")  # it has no types
+    model = str(place.model.absolute())
+    feeds = list(samples) if method == "awq" else []
+    with chdir(place.folder):
+        made: onnx.ModelProto = modelopt.quantize_int4(
+            model,
+            calibration_method=_WEIGHT_METHODS[method],
+            calibration_data_reader=feeds,
+            calibration_eps=["cpu"],
+            use_external_data_format=place.external,
+            use_zero_point=False,
+            block_size=block,
+            nodes_to_exclude=_exact_patterns(keep),
+            log_level="CRITICAL",
+        )
+    return made
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...capture.framework_errors import call_framework
 from ...core.contract import Quantized, QuantizeJob, Readiness
 from ...core.errors import ConversionError, Hint, Option
+from ...core.kinds import Precision
 from ...core.signature import Signature
 from ..installed_packages import package_versions
 from ..openvino_reader import partial_shape, read_openvino
@@ -30,8 +31,8 @@ SUMMARY: str = "NNCF, for OpenVINO: patterns that it fuses, bias correction"
 # `mixed`: activations with a zero point; `performance`: without; `accurate`: mixed, with biases
 # corrected layer by layer; `smooth`: mixed, with SmoothQuant on transformers, for activations with
 # outlier channels; `fast`: mixed, with NNCF's own settings
-METHODS: Mapping[str, tuple[str, ...]] = {
-    "openvino": ("mixed", "performance", "accurate", "smooth", "fast")
+METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {
+    ("openvino", Precision.INT8): ("mixed", "performance", "accurate", "smooth", "fast")
 }
 # For `accurate`: NNCF keeps the inputs of all layers for each fifth sample in memory (24 MB on the
 # ResNet-50-sized model).

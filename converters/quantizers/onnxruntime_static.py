@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Array, Quantized, QuantizeJob, Readiness
+from ...core.kinds import Precision
 from ..installed_packages import package_versions
 from ..onnx_topology import PRODUCTS, GraphWiring
 from .qdq_finishing import QuantizedBy, finish_model
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 NAME: str = "onnxruntime"
 SUMMARY: str = "ONNX Runtime's static quantizer, per channel"
 _METHODS = ("percentile", "minmax", "entropy")
-METHODS: Mapping[str, tuple[str, ...]] = {
-    "onnx": _METHODS,
-    "openvino": _METHODS,
-    "tensorrt-onnx": _METHODS,
+METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {
+    ("onnx", Precision.INT8): _METHODS,
+    ("openvino", Precision.INT8): _METHODS,
+    ("tensorrt-onnx", Precision.INT8): _METHODS,
 }
 
 _OPSET = 13  # Q/DQ with one scale per channel

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...capture.framework_errors import call_framework
 from ...core.contract import Array, Quantized, QuantizeJob
+from ...core.kinds import Precision
 from ..installed_packages import package_versions
 from ..onnx_topology import (
     DEQUANTIZE,
@@ -37,8 +38,9 @@ class QuantizedBy:
     quantizer: str
     packages: tuple[str, ...]
     method: str
-    lost: Collection[str]
+    lost: Collection[str] = ()
     activations: str = "int8 symmetric"
+    weights: str = "int8 per channel"
 
 
 def finish_model(
@@ -58,7 +60,8 @@ def finish_model(
     corrected = call_framework(
         "bias correction", lambda: correct_biases(model, place.load(), activations.means)
     )
-    products = check_quantized(model, activations.useful)
+    weights_only = job.precision is Precision.INT4
+    products = check_quantized(model, activations.useful, weights_only=weights_only)
     if job.consumer != _FLOAT_WEIGHTS:
         fold_weights(model)
     make_names_unique(model.graph)
@@ -85,7 +88,7 @@ def finish_model(
             "method": origin.method,
             "samples": str(len(job.calibration)),
             "activations": origin.activations,
-            "weights": "int8 per channel",
+            "weights": origin.weights,
             "products": str(products),
             "biases corrected": str(corrected),
             "kept": ", ".join(job.keep),

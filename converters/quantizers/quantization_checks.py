@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class NothingQuantizedError(ConversionError):
-    """Nothing in the model computes in 8 bits, or nothing may."""
+    """Nothing in the model can be quantized, or nothing may be."""
 
     lasting = True
 
     def __init__(
         self, message: str = "it quantized no convolution and no matrix product of the model"
     ) -> None:
-        super().__init__(message, hint="export without --int8, or keep less in floating point")
+        super().__init__(message, hint="keep less in floating point, or choose another precision")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,10 @@ class LostTensor:
         return f"{self.tensor} (step {self.step:.3g}, values of about {self.useful:.3g})"
 
 
-def check_quantized(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
-    """Count the products that compute in 8 bits.
+def check_quantized(
+    model: onnx.ModelProto, useful: Mapping[str, float], *, weights_only: bool = False
+) -> int:
+    """Count the products that are quantized, with `weights_only` those whose weights are.
 
     `useful` are the magnitudes of useful values by tensor (`ActivationStats`).
 
@@ -65,7 +67,12 @@ def check_quantized(model: onnx.ModelProto, useful: Mapping[str, float]) -> int:
             hint=Hint("keep it in floating point: ", Option("keep-fp", f"{lost.readers[0]}")),
             option="keep-fp",
         )
-    count = sum(_is_quantized(node, wiring) for node in model.graph.node)
+    factors = slice(1 if weights_only else 0, 2)
+    count = sum(
+        all(wiring.producer_if(name, DEQUANTIZE) is not None for name in node.input[factors])
+        for node in model.graph.node
+        if node.op_type in PRODUCTS
+    )
     if count == 0:
         raise NothingQuantizedError
     return count
@@ -114,13 +121,6 @@ def _check_scale(node: onnx.NodeProto, wiring: GraphWiring) -> None:
             ),
             option="keep-fp",
         )
-
-
-def _is_quantized(node: onnx.NodeProto, wiring: GraphWiring) -> bool:
-    """Return whether a product reads both factors from dequantizers."""
-    return node.op_type in PRODUCTS and all(
-        wiring.producer_if(name, DEQUANTIZE) is not None for name in node.input[:2]
-    )
 
 
 # the mean over 16 images or sentences varies by a quarter of one's spread; more samples cost more

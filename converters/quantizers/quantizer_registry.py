@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...core.contract import Quantizer
 from ...core.errors import unknown_name_error
+from ...core.kinds import Precision
 from . import modelopt_ptq, nncf_ptq, onnxruntime_static
 
 QUANTIZERS: tuple[Quantizer, ...] = (onnxruntime_static, modelopt_ptq, nncf_ptq)
@@ -22,7 +23,8 @@ def find_quantizer(name: str, quantizers: tuple[Quantizer, ...] = QUANTIZERS) ->
 
 
 def quantizers_for(
-    consumer: str, quantizers: tuple[Quantizer, ...] = QUANTIZERS
+    consumer: str, precision: Precision, quantizers: tuple[Quantizer, ...] = QUANTIZERS
 ) -> tuple[Quantizer, ...]:
-    """Return the quantizers for a consumer, best first; none for a target without INT8."""
-    return tuple(quantizer for quantizer in quantizers if consumer in quantizer.METHODS)
+    """Return the quantizers for a consumer and a precision, best first."""
+    way = (consumer, precision)
+    return tuple(quantizer for quantizer in quantizers if way in quantizer.METHODS)

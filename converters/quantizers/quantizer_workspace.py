@@ -24,6 +24,7 @@ from ...core.errors import (
     UsageError,
     unknown_name_error,
 )
+from ...core.kinds import Precision
 from ..onnx_compatibility import opset_of
 from ..onnx_guard import copy_external_weights
 
@@ -282,19 +283,19 @@ def _capture_output() -> Iterator[None]:
             _LOG.debug("%s", line.rpartition("\r")[2])
 
 
-def choose_method(job: QuantizeJob, methods: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the job's method, or the consumer's first.
+def choose_method(
+    job: QuantizeJob, methods: Mapping[tuple[str, Precision], tuple[str, ...]]
+) -> str:
+    """Return the job's method, or the first for its consumer and precision.
 
     Raises:
-        UsageError: the quantizer does not support this consumer, or the method for it.
+        UsageError: the quantizer does not support these, or the method for them.
     """
-    offered = methods.get(job.consumer)
+    offered = methods.get((job.consumer, job.precision))
     if offered is None:
         raise UsageError(
-            f"the quantizer does not support {job.consumer!r}",
-            hint=Hint(
-                f"it is for {', '.join(methods)}: choose another, or ", Option("quantizer", "auto")
-            ),
+            f"the quantizer does not support {job.consumer} in {job.precision}",
+            hint=Hint("choose another, or ", Option("quantizer", "auto")),
             option="quantizer",
             code=ErrorCode.UNSUPPORTED,
         )

@@ -292,7 +292,12 @@ _TENSOR_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 def _layer_dtype(row: Json, tactic: str) -> str:
-    """Return the dtype in the kernel's name, else that of the weights, else of the tensors."""
+    """Return the dtype in the kernel's name, else that of the weights, else of the tensors.
+
+    Constants of 4 bits are weights, which no kernel's name tells.
+    """
+    if any(_tensor_type(one) == "int4" for one in _as_objects(row.get("Constants"))):
+        return "int4"
     weights = row.get("Weights")
     stored = _type_in(str(weights.get("Type", ""))) if isinstance(weights, Mapping) else ""
     for dtype in (_kernel_type(tactic), stored):

@@ -19,6 +19,7 @@ from .trt_findings import (
     constant_tensor,
     direct_readers,
     domain_of,
+    integer_type,
     is_dequantize,
     is_per_channel,
     is_quantize,
@@ -77,13 +78,19 @@ def find_layer_groups(model: Model) -> tuple[frozenset[str], ...]:
         if layer.op_type not in QDQ_LAYERS or domain_of(layer) != "":
             continue
         chains = [_operand_chain(value) for value in layer.inputs[:2]]
-        if not all(chains):
+        if not all(chains) and not _has_int4_weight(layer):
             continue
         names = {node.name or "" for node in (layer, *(one for chain in chains for one in chain))}
         near = [group for group in groups if group & names]
         groups = [group for group in groups if group not in near]
         groups.append(names.union(*near))
     return tuple(map(frozenset, groups))
+
+
+def _has_int4_weight(layer: Node) -> bool:
+    """Return whether the weight of a layer has 4 bits; TensorRT then computes in floats."""
+    weight = _find_dequantize(layer.inputs[1]) if len(layer.inputs) > 1 else None
+    return weight is not None and integer_type(weight) == "INT4"
 
 
 def _operand_chain(value: Value | None) -> list[Node]:
@@ -127,7 +134,9 @@ def _check_node(findings: NodeFindings, node: Node) -> None:
 
 
 def _check_layer(findings: NodeFindings, layer: Node) -> bool:
-    """Return whether a layer computes in 8 bits: both operands come from a DequantizeLinear."""
+    """Return whether a layer is quantized: both operands, or a weight of 4 bits alone."""
+    if _has_int4_weight(layer):
+        return True
     operands = [_find_dequantize(value) for value in layer.inputs[:2]]
     present = [node for node in operands if node is not None]
     weight = operands[1] if len(operands) > 1 else None

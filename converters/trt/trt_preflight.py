@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from ...capture.framework_errors import call_framework
 from ...core.contract import Job, Preflight
-from ...core.kinds import Precision
+from ...core.kinds import QUANTIZED
 from ...core.signature import Signature
 from ..onnx_origins import NodeOrigin, read_origins
 from .engine_options import (
@@ -166,7 +166,7 @@ def _all_findings(
     yield from _opset_findings(model)
     yield from _dim_findings(model, job.signature, options)
     yield from _node_findings(model, origins, plugins=bool(options.plugins))
-    yield from check_qdq(model, origins, required=job.precision is Precision.INT8)
+    yield from check_qdq(model, origins, required=job.precision in QUANTIZED)
     yield from _double_findings(model)
 
 

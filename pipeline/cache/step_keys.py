@@ -18,7 +18,7 @@ from ...calibration.label_files import find_companion_files
 from ...checkpoints.checkpoint_files import find_contents
 from ...converters.registry import package_of
 from ...core.errors import CheckpointError, ErrorCode, UsageError
-from ...core.kinds import Precision
+from ...core.kinds import QUANTIZED, Precision
 from ...core.nested_values import is_loader_spec
 from ..option_spec import specs_of
 from ..option_table import ConversionOptions
@@ -145,7 +145,7 @@ def _precision_parts(
     lowering = order.lowering
     if precision is Precision.FP32:
         return
-    if precision is not Precision.INT8:
+    if precision not in QUANTIZED:
         yield canonical_text(replace(lowering, calibration=None))
         return
     options = lowering.calibration

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from ...checkpoints.activation_tape import TracedCall, TracedTensor, state_of
 from ...checkpoints.operation_variants import make_variants
 from ...core.contract import Array
-from ...core.kinds import Precision
+from ...core.kinds import QUANTIZED, Precision
 from ...core.target_extensions import ProbeNode
 from .layer_comparer import LayerComparer, finite_sqnr
 from .refine_culprit import Culprit
@@ -164,7 +164,7 @@ def _inner_arrays(culprit: Culprit, layers: LayerComparer) -> Mapping[str, Array
 
 
 def _explain_weights(culprit: Culprit, layers: LayerComparer, precision: Precision) -> str:
-    if precision is Precision.INT8:
+    if precision in QUANTIZED:
         return ""
     half = precision is not Precision.FP32 or _is_in_half(culprit, precision)
     return find_differing_weight(culprit, layers.probe, state_of(layers.eager), half=half)

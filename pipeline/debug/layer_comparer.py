@@ -302,6 +302,22 @@ PRECISION_SCALES = {
         quiet=40.0,
         off=SHARES[Precision.INT8],
     ),
+    Precision.FP8: PrecisionScale(
+        plain=15.0,
+        step=2.0**-4,
+        margin=6.0,
+        odd=15.0,
+        quiet=40.0,
+        off=SHARES[Precision.FP8],
+    ),
+    Precision.INT4: PrecisionScale(
+        plain=10.0,
+        step=2.0**-4,
+        margin=6.0,
+        odd=10.0,
+        quiet=30.0,
+        off=SHARES[Precision.INT4],
+    ),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from ...converters.registry import target_named
 from ...core.contract import Target
 from ...core.errors import RunnerError, UsageError
-from ...core.kinds import Precision
+from ...core.kinds import QUANTIZED
 from ...core.manifest import Manifest
 from ...core.records import Artifact, FileRecord, is_as_recorded
 from ...core.target_extensions import Carrying
@@ -181,7 +181,7 @@ def _check_metadata(artifact: Artifact, record: VerifiedRecord) -> Finding:
 def _make_expected_metadata(artifact: Artifact, manifest: Manifest) -> dict[str, str]:
     """Return the metadata that a file must have, if it has these keys."""
     capture = capture_method(artifact, manifest)
-    quantizer = artifact.capture if artifact.precision is Precision.INT8 else None
+    quantizer = artifact.capture if artifact.precision in QUANTIZED else None
     return {
         CHECKPOINT_KEY: manifest.checkpoint.digest,
         SIGNATURE_KEY: signature_digest(manifest.signature),
