@@ -126,7 +126,7 @@ def _call_modelopt(
     job: QuantizeJob, place: QuantizerWorkspace, path: Path, samples: CalibrationSamples
 ) -> None:
     modelopt = importlib.import_module("modelopt.onnx.quantization")  # it has no types
-    model, reader = str(place.model.absolute()), CalibrationReader(samples)
+    model, reader = str(place.model.absolute()), CalibrationReader(samples, job.signature)
     path = path.absolute()
     # where its shape inference fails, it writes into the current folder
     with _restore_onnxruntime(), chdir(place.folder):
@@ -234,6 +234,7 @@ def _call_weight_quantizer(
             use_zero_point=False,
             block_size=block,
             nodes_to_exclude=_exact_patterns(keep),
+            awqlite_fuse_nodes=False,  # 0.47 reads the fused scales as arrays of CuPy
             log_level="CRITICAL",
         )
     return made

@@ -25,6 +25,7 @@ from ...core.errors import (
     unknown_name_error,
 )
 from ...core.kinds import Precision
+from ...core.signature import InputSpec, Signature
 from ..onnx_compatibility import opset_of
 from ..onnx_guard import copy_external_weights
 
@@ -209,6 +210,14 @@ class CalibrationSamples:
             yield {name: feed[name] for name in self._inputs}
 
 
+def _widen(array: Array, spec: InputSpec | None) -> Array:
+    """Repeat the array along each dynamic dim of size 1."""
+    for axis, dim in enumerate(spec.dims if spec is not None else ()):
+        if array.shape[axis] == 1 < dim.high:
+            array = array.repeat(2, axis=axis)
+    return array
+
+
 class CalibrationReader:
     """Samples as a data reader of ONNX Runtime and ModelOpt.
 
@@ -216,8 +225,9 @@ class CalibrationReader:
     relative to it, and a library may run elsewhere.
     """
 
-    def __init__(self, samples: CalibrationSamples) -> None:
+    def __init__(self, samples: CalibrationSamples, signature: Signature) -> None:
         self._samples = samples
+        self._specs = {spec.name: spec for spec in signature.inputs}
         self._next = iter(samples)
         self._home = Path.cwd()
 
@@ -227,9 +237,13 @@ class CalibrationReader:
             return next(self._next, None)
 
     def get_first(self) -> dict[str, Array]:
-        """Return the first sample without advancing."""
+        """Return the first sample without advancing; sizes of 1 that may be larger are 2.
+
+        ModelOpt looks here for products of one row, which it does not quantize.
+        """
         with chdir(self._home):
-            return next(iter(self._samples))
+            first = next(iter(self._samples))
+        return {name: _widen(array, self._specs.get(name)) for name, array in first.items()}
 
     def rewind(self) -> None:
         """Start from the first sample."""

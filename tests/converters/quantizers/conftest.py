@@ -211,7 +211,8 @@ def ways() -> list[object]:
             marks=ready(quantizer.NAME),
         )
         for quantizer in QUANTIZERS
-        for consumer in quantizer.METHODS
+        for consumer, precision in quantizer.METHODS
+        if precision is Precision.INT8
     ]
 
 

@@ -17,6 +17,7 @@ from modelc.converters.quantizers.layer_switches import Switchboard, can_switch,
 from modelc.converters.quantizers.quantized_layers import find_sites
 from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.core.contract import Feed, Outputs
+from modelc.core.kinds import Precision
 
 from .conftest import FloatModel, float_model_of
 
@@ -193,4 +194,4 @@ def test_a_node_without_a_counterpart_is_unknown(switched: Switched) -> None:
 def test_only_onnx_has_switches(tmp_path: Path) -> None:
     assert not can_switch(tmp_path / "model.xml")
     assert can_switch(tmp_path / "model.onnx")
-    assert "onnx" in onnxruntime_static.METHODS
+    assert ("onnx", Precision.INT8) in onnxruntime_static.METHODS

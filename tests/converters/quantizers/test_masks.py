@@ -37,7 +37,8 @@ def by_hand(additive: FloatModel, tmp_path_factory: pytest.TempPathFactory) -> P
 
     folder = tmp_path_factory.mktemp("by-hand")
     samples = calibration_samples(additive.job(folder, "onnx"), ("ids", "mask"))
-    quantize_static(str(additive.parent), str(folder / "q.onnx"), CalibrationReader(samples))
+    reader = CalibrationReader(samples, additive.signature)
+    quantize_static(str(additive.parent), str(folder / "q.onnx"), reader)
     return folder / "q.onnx"
 
 

@@ -14,6 +14,7 @@ from modelc.converters.quantizers.quantizer_registry import (
     quantizers_for,
 )
 from modelc.core.errors import ErrorCode, UsageError
+from modelc.core.kinds import Precision
 
 from ...reasons import has_code
 
@@ -40,18 +41,24 @@ def test_an_unknown_name_is_an_error_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("consumer", ["onnx", "openvino", "tensorrt-onnx"])
 def test_every_int8_consumer_has_a_quantizer(consumer: str) -> None:
-    assert quantizers_for(consumer)
+    assert quantizers_for(consumer, Precision.INT8)
 
 
 def test_a_format_without_int8_has_none() -> None:
-    assert quantizers_for("torchscript") == ()
+    assert quantizers_for("torchscript", Precision.INT8) == ()
+
+
+@pytest.mark.parametrize("precision", [Precision.FP8, Precision.INT4])
+def test_other_precisions_are_for_tensorrt_alone(precision: Precision) -> None:
+    assert quantizers_for("tensorrt-onnx", precision)
+    assert quantizers_for("onnx", precision) == quantizers_for("openvino", precision) == ()
 
 
 @pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda q: str(q.NAME))
 def test_an_unknown_method_is_an_error(  # type: ignore[no-untyped-def]  # a module
     quantizer, digits: FloatModel, tmp_path: Path
 ) -> None:
-    consumer = next(iter(quantizer.METHODS))
+    consumer, _ = next(iter(quantizer.METHODS))
     with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming="'guess'")):
         quantizer.quantize(replace(digits.job(tmp_path, consumer), method="guess"))
 

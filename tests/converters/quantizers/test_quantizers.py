@@ -15,6 +15,7 @@ from modelc.converters.quantizers.quantization_checks import NothingQuantizedErr
 from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.core.contract import Feed
 from modelc.core.errors import ConversionError, ErrorCode
+from modelc.core.kinds import Precision
 
 from ...reasons import has_code
 from .conftest import FloatModel, Quantize, job_in, sqnr
@@ -98,7 +99,7 @@ def test_method_samples_and_versions_are_recorded(
     way: tuple[str, str], quantized: Quantize
 ) -> None:
     made = quantized(way[0], "digits", way[1])
-    assert made.options["method"] == find_quantizer(way[0]).METHODS[way[1]][0]
+    assert made.options["method"] == find_quantizer(way[0]).METHODS[way[1], Precision.INT8][0]
     assert made.options["samples"] == "24"
     assert made.versions
 
@@ -107,7 +108,7 @@ def test_method_samples_and_versions_are_recorded(
 def test_every_method_quantizes_and_is_recorded(
     way: tuple[str, str], bert: FloatModel, tmp_path: Path
 ) -> None:
-    for method in find_quantizer(way[0]).METHODS[way[1]]:
+    for method in find_quantizer(way[0]).METHODS[way[1], Precision.INT8]:
         folder = tmp_path / method
         folder.mkdir()
         made = find_quantizer(way[0]).quantize(job_in(bert, folder, way[1], method=method))

@@ -1,4 +1,4 @@
-"""What is known of an INT8 artifact's compute dtypes decides whether it is judged."""
+"""What is known of a quantized artifact's compute dtypes decides whether it is judged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from modelc.core.kinds import Precision
 from modelc.core.records import UNKNOWN_DTYPE, Coverage
 from modelc.pipeline.order import Wanted
 from modelc.pipeline.plan import Step
-from modelc.pipeline.quantization import check_int8_coverage
+from modelc.pipeline.quantization import check_quantized_share
 
 OUTPUTS = Path(__file__).parents[1] / "converters" / "trt" / "inspector"
 NOT_INT8 = {
@@ -38,27 +38,34 @@ def test_only_an_engine_that_is_read_and_has_no_int8_layer_is_an_error(path: Pat
     found = engine_coverage(layers) if any(layer.computes for layer in layers) else None
     if path.stem in NOT_INT8:
         with pytest.raises(ConversionError):
-            check_int8_coverage(step(), found)
+            check_quantized_share(step(), found)
     else:
-        assert bool(check_int8_coverage(step(), found)) is (path.stem not in INT8)
+        assert bool(check_quantized_share(step(), found)) is (path.stem not in INT8)
 
 
 @pytest.mark.parametrize("found", [None, coverage(unknown=3), coverage(unknown=1, fp16=9)])
 def test_what_is_not_known_is_a_note(found: Coverage | None) -> None:
-    assert len(check_int8_coverage(step(), found)) == 1
+    assert len(check_quantized_share(step(), found)) == 1
 
 
 def test_one_int8_layer_is_enough() -> None:
-    assert check_int8_coverage(step(), coverage(int8=1, unknown=3, fp32=5)) == ()
+    assert check_quantized_share(step(), coverage(int8=1, unknown=3, fp32=5)) == ()
 
 
 @pytest.mark.parametrize("found", [coverage(fp16=3), coverage(fp32=1, tf32=2), coverage()])
 def test_no_int8_layer_among_known_ones_is_an_error(found: Coverage) -> None:
     with pytest.raises(ConversionError) as caught:
-        check_int8_coverage(step(), found)
+        check_quantized_share(step(), found)
     assert caught.value.option == "keep-fp"
 
 
 def test_other_precisions_are_not_checked() -> None:
-    assert check_int8_coverage(step(Precision.FP16), None) == ()
+    assert check_quantized_share(step(Precision.FP16), None) == ()
     assert UNKNOWN_DTYPE in coverage(unknown=1).layers
+
+
+@pytest.mark.parametrize("precision", [Precision.FP8, Precision.INT4])
+def test_layers_of_another_quantized_dtype_do_not_count(precision: Precision) -> None:
+    assert check_quantized_share(step(precision), coverage(**{str(precision): 1, "fp16": 4})) == ()
+    with pytest.raises(ConversionError):
+        check_quantized_share(step(precision), coverage(int8=4))

@@ -1,0 +1,173 @@
+"""FP8 and INT4 for TensorRT: by ModelOpt on the CPU, compared with torch's own 8-bit floats."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from modelc.converters.onnx_coverage import measure_coverage
+from modelc.converters.onnx_sessions import open_onnx
+from modelc.converters.quantizers import modelopt_ptq
+from modelc.converters.quantizers.quantization_checks import NothingQuantizedError
+from modelc.core.contract import Quantized, QuantizeJob
+from modelc.core.grammar import parse_input
+from modelc.core.kinds import Precision
+from modelc.core.signature import merge_inputs
+
+from .conftest import Feeds, ready
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # the frameworks' own; the pipeline logs them
+    ready("modelopt"),
+]
+DRAW = np.random.default_rng(5)
+GEMM, MATMUL = DRAW.normal(0, 0.1, (192, 256)), DRAW.normal(0, 0.1, (192, 128))
+ODD = DRAW.normal(0, 0.1, (128, 100))
+X = np.random.default_rng(6).normal(0, 1, (16, 256)).astype(np.float32)
+Quantize = Callable[..., Quantized]
+
+
+@pytest.fixture
+def quantize(tmp_path: Path) -> Quantize:
+    """`quantize(precision, method=..., keep=...)`: the result on a Gemm, a MatMul and another."""
+
+    def run(precision: Precision, **changes: object) -> Quantized:
+        onnx.save(products(), tmp_path / "parent.onnx")
+        folder = tmp_path / f"{precision}-{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        signature = merge_inputs([parse_input("x:float32[batch=1..16,256]")], {})
+        job = QuantizeJob(
+            parent=tmp_path / "parent.onnx", consumer="tensorrt-onnx", folder=folder,
+            signature=signature.with_outputs(("z",)), calibration=Feeds(sample, 16),
+            precision=precision, **changes,  # type: ignore[arg-type]  # fields of the job
+        )  # fmt: skip
+        return modelopt_ptq.quantize(job)
+
+    return run
+
+
+def sample(index: int) -> dict[str, NDArray[np.generic]]:
+    return {"x": np.random.default_rng(index).normal(0, 1, (1, 256)).astype(np.float32)}
+
+
+def products() -> onnx.ModelProto:
+    """`x (256) -> Gemm with transB (192) -> MatMul (128) -> MatMul (100)`; 100 is no block."""
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1"], ["a"], name="gemm", transB=1),
+        helper.make_node("MatMul", ["a", "w2"], ["y"], name="matmul"),
+        helper.make_node("MatMul", ["y", "w3"], ["u"], name="wide"),
+        helper.make_node("MatMul", ["u", "w4"], ["z"], name="odd"),
+    ]
+    weights = {"w1": GEMM, "w2": MATMUL, "w3": ODD, "w4": DRAW.normal(0, 0.1, (100, 64))}
+    tensors = [
+        numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
+        for name, size in (("x", 256), ("z", 64))
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], tensors)
+    opsets = [helper.make_opsetid("", 20)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def transposed(node: onnx.NodeProto) -> bool:
+    return any(one.name == "transB" and one.i for one in node.attribute)
+
+
+def dequantized_weights(path: Path) -> dict[str, NDArray[np.float32]]:
+    """The weights that the products of a file compute with, by node; decoded here."""
+    graph = onnx.load(path).graph
+    made = {node.output[0]: node for node in graph.node}
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    found = {}
+    for node in graph.node:
+        source = made.get(node.input[1]) if node.op_type in ("Gemm", "MatMul") else None
+        if source is None:
+            continue
+        inner = made.get(source.input[0])  # FP8 may lie before a Q, which this decodes as well
+        scale = constants[source.input[1]].astype(np.float32)
+        stored = constants[source.input[0] if inner is None else inner.input[0]]
+        if inner is not None:
+            stored = stored / (scale[:, None] if transposed(node) else scale[None, :])
+            stored = torch.from_numpy(stored).to(torch.float8_e4m3fn).float().numpy()
+        stored = stored.astype(np.float32)
+        attributes = {one.name: one.i for one in source.attribute}
+        axis = attributes.get("axis", 1)
+        if block := attributes.get("block_size", 0):
+            scale = np.repeat(scale, block, axis=axis)
+        elif scale.ndim:
+            scale = scale[:, None] if axis == 0 else scale[None, :]
+        found[node.name] = (stored * scale).T if transposed(node) else stored * scale
+    return found
+
+
+def test_fp8_computes_what_torch_computes_with_its_8_bit_floats(quantize: Quantize) -> None:
+    path = quantize(Precision.FP8).path
+    graph = onnx.load(path).graph
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    readers = {node.input[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
+    values, weights = torch.from_numpy(X), dequantized_weights(path)
+    for name, tensor in (("gemm", "x"), ("matmul", "a"), ("wide", "y"), ("odd", "u")):
+        scale = float(constants[readers[tensor].input[1]])
+        rounded = (values / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale
+        values = rounded @ torch.from_numpy(weights[name].astype(np.float32))
+    runner = open_onnx(path, "cpu")
+    np.testing.assert_allclose(runner.run({"x": X})["z"], values.numpy(), rtol=2e-3, atol=2e-3)
+    assert np.linalg.norm(weights["gemm"] - GEMM.T) < 0.05 * np.linalg.norm(GEMM)
+    assert measure_coverage(path, {"x": X}).layers == {"fp8": 4}
+
+
+@pytest.mark.parametrize("method", ["awq", "rtn"])
+def test_int4_weights_are_in_blocks_of_the_rows_that_are_summed(
+    method: str, quantize: Quantize
+) -> None:
+    made = quantize(Precision.INT4, method=method)
+    graph = onnx.load(made.path).graph
+    assert made.options["weights"] == "int4 in blocks of 64"  # 192 rows are no multiple of 128
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    nodes = [node for node in graph.node if node.op_type == "DequantizeLinear"]
+    assert [tensors[node.input[0]].data_type for node in nodes] == [TensorProto.INT4] * 3
+    for node in nodes:
+        rows, columns = tensors[node.input[0]].dims
+        assert list(tensors[node.input[1]].dims) == [rows // 64, columns]
+    assert "odd" in made.notes[0]
+    assert measure_coverage(made.path, {"x": X}).layers == {"int4": 3, "fp32": 1}
+
+
+def test_round_to_nearest_errs_by_half_a_step_at_most(quantize: Quantize) -> None:
+    weights = dequantized_weights(quantize(Precision.INT4, method="rtn").path)
+    for name, exact in (("gemm", GEMM.T), ("matmul", MATMUL), ("wide", ODD)):
+        blocks = exact.reshape(-1, 64, exact.shape[1])
+        error = np.abs(weights[name] - exact).reshape(blocks.shape).max(axis=1)
+        assert (error <= np.abs(blocks).max(axis=1) / 14 * 1.01).all()
+
+
+@pytest.mark.parametrize("precision", [Precision.FP8, Precision.INT4])
+def test_a_kept_product_stays_in_floating_point(precision: Precision, quantize: Quantize) -> None:
+    weights = dequantized_weights(quantize(precision, keep=("matmul",)).path)
+    assert "matmul" not in weights
+    assert "gemm" in weights
+
+
+def test_nothing_that_may_be_int4_is_an_error(quantize: Quantize) -> None:
+    with pytest.raises(NothingQuantizedError):
+        quantize(Precision.INT4, keep=("gemm", "matmul", "wide"))
+
+
+def test_int4_writes_nothing_into_the_package(quantize: Quantize) -> None:
+    folder = Path(str(importlib.import_module("modelopt").__file__)).parent / "onnx"
+    before = set(folder.rglob("*.so"))
+    quantize(Precision.INT4, method="rtn")
+    assert set(folder.rglob("*.so")) == before
