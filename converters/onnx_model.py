@@ -81,7 +81,8 @@ read_metadata = read_onnx_metadata
 DEFAULT_OPSET = 20  # torch 2.13's default; INT8 tools require 19 or later
 OPSETS = range(18, 24)  # what torch.onnx.export(dynamo=True) writes without down-conversion
 LEGACY_MAX_OPSET = 20  # the TorchScript exporter's last
-LEAST_OPSETS = {Precision.BF16: 22}  # convolutions lack bfloat16 before
+# Convolutions lack bfloat16 before 22, Q/DQ lack 8-bit floats before 19, and blocks before 21.
+LEAST_OPSETS = {Precision.BF16: 22, Precision.FP8: 19, Precision.INT4: 21}
 _FIRST_KEY = b"\x08"  # protobuf's key of field 1, a varint; writers keep the order of fields
 
 

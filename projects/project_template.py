@@ -182,7 +182,7 @@ def _default_lines() -> Iterator[str]:
     yield f"to = [{', '.join(map(_quote, usual))}]\n"
     if others:
         yield f"# also available here, in files that run code when opened: {', '.join(others)}\n"
-    yield 'precision = ["fp32"]     # for each format that supports it: fp32, fp16, bf16, int8\n'
+    yield 'precision = ["fp32"]     # for each format that supports it: fp32, fp16, bf16, int8...\n'
 
 
 @dataclass(frozen=True, kw_only=True)

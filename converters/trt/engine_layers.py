@@ -30,7 +30,8 @@ NO_OPERATORS: Operators = MappingProxyType({})
 class EngineLayer:
     """One layer of an engine. `dtype` is its compute dtype: fp32, tf32, fp16, bf16, int8...
 
-    `computes` is true for convolutions and matrix products, which do most of the work.
+    `computes` is true for convolutions and matrix products, which do most of the work, and for
+    kernels that unpack 4-bit weights.
     `nodes` are the ONNX nodes fused into the layer.
     """
 
@@ -141,6 +142,7 @@ def _parse_layer(row: object, operators: Operators) -> EngineLayer:
         dtype, computes = _kernel_type(tactic), multiplies or not nodes
     else:
         dtype, computes = _layer_dtype(row, tactic), _is_compute_layer(row, multiplies)
+        computes = computes or dtype == "int4"
     return EngineLayer(
         name=name, kind=kind, dtype=dtype, computes=computes, tactic=tactic, nodes=nodes
     )
@@ -162,6 +164,7 @@ def _without_epilogues(
         replace(one, computes=False)
         if one.computes
         and _is_made(one)
+        and one.dtype != "int4"
         and others.issuperset(node for node in one.nodes if _is_product(node, operators))
         else one
         for one in layers

@@ -86,6 +86,44 @@ def test_every_opset_is_built(build: Build, tmp_path: Path, opset: int) -> None:
     assert [one.dtype for one in read_layers(result.layers).layers if one.computes] == ["fp32"]
 
 
+def quantized_product(dtype: int) -> onnx.ModelProto:
+    """`y = x W` with 128 rows: W in 4-bit blocks, or x and W in 8-bit floats."""
+    weights = np.random.default_rng(0).integers(-7, 8, (128, 64))
+    stored = helper.make_tensor("w", dtype, [128, 64], weights.flatten().tolist())
+    scales = numpy_helper.from_array(np.full((1, 64), 0.1, np.float16), "s")
+    one = numpy_helper.from_array(np.asarray(0.1, np.float16), "one")
+    zero = helper.make_tensor("zero", dtype, [], [0])
+    if dtype == TensorProto.INT4:
+        nodes = [
+            helper.make_node("DequantizeLinear", ["w", "s"], ["wd"], axis=0, block_size=128),
+            helper.make_node("MatMul", ["x", "wd"], ["y"]),
+        ]
+        tensors = [stored, scales]
+    else:
+        nodes = [
+            helper.make_node("QuantizeLinear", ["x", "one", "zero"], ["xq"]),
+            helper.make_node("DequantizeLinear", ["xq", "one", "zero"], ["xd"]),
+            helper.make_node("DequantizeLinear", ["w", "one", "zero"], ["wd"]),
+            helper.make_node("MatMul", ["xd", "wd"], ["y"]),
+        ]
+        tensors = [stored, one, zero]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT16, [32, size])
+        for name, size in (("x", 128), ("y", 64))
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], tensors)
+    opsets = [helper.make_opsetid("", 21)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(TensorProto.INT4, "int4"), (TensorProto.FLOAT8E4M3FN, "fp8")]
+)
+def test_fp8_and_int4_are_chosen(build: Build, dtype: int, name: str) -> None:
+    result = build(quantized_product(dtype), (static("x", 32, 128),))
+    assert name in [one.dtype for one in read_layers(result.layers).layers if one.computes]
+
+
 @pytest.mark.parametrize("name", ["Attention:4D", "Attention:4D half", "Attention:3D"])
 def test_attention_is_built(build: Build, name: str) -> None:
     model = MODELS[name].make()
