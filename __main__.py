@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 
 
@@ -12,6 +11,8 @@ def main() -> None:
     Until the command handles signals itself, an interrupt ends the process as the system does:
     raised within an import it may come out as another error, with a traceback.
     """
+    import signal
+
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from .core.process import relax_gc

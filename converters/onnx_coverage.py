@@ -110,7 +110,7 @@ class _TensorTypes:
         """Return `int8`, `fp8`, `int4` or the type of the layer's data input."""
         if node.op_type in _INTEGER_LAYERS:
             return "int8"
-        stored = [self._stored(self._source(name)) for name in node.input[:2]]
+        stored = [self._type_before_dequantize(self._source(name)) for name in node.input[:2]]
         if all(name in _EIGHT_BITS for name in stored):
             return "int8"
         if all(name in _EIGHT_BIT_FLOATS for name in stored):
@@ -133,7 +133,7 @@ class _TensorTypes:
             maker = self._makers.get(maker.input[0])
         return maker
 
-    def _stored(self, source: onnx.NodeProto | None) -> str:
+    def _type_before_dequantize(self, source: onnx.NodeProto | None) -> str:
         """Return the type that a DequantizeLinear reads; empty if `source` is none."""
         if source is None or source.op_type != "DequantizeLinear":
             return ""

@@ -16,7 +16,7 @@ from ..core.call import bind_inputs, parameters_of
 from ..core.contract import EAGER, Array, Converted, Feed, Job, Outputs, Runner, Target
 from ..core.errors import ErrorCode, MissingError, RunnerError, UsageError
 from ..core.grammar import parse_input
-from ..core.kinds import Capture, Precision
+from ..core.kinds import QUANTIZED, Capture, Precision
 from ..core.signature import Signature, merge_inputs
 from ..core.verdict import Tolerance
 from ..validators.feeds import draw_example_feed
@@ -108,10 +108,10 @@ class _CaseMaker:
         self, target: Target, precision: Precision, capture: Capture | None
     ) -> tuple[Job, Converted]:
         """Return the job that the pipeline would pass to the target, and its result."""
-        if precision not in target.MADE_FROM or precision is Precision.INT8:
+        if precision not in target.MADE_FROM or precision in QUANTIZED:
             raise UsageError(
                 f"the contract tests do not support {target.NAME} in {precision}",
-                hint="name a precision of its MADE_FROM other than int8",
+                hint="name a precision of its MADE_FROM that needs no calibration",
                 code=ErrorCode.UNSUPPORTED,
             )
         origin = target.MADE_FROM[precision]

@@ -21,7 +21,7 @@ from modelc.converters.registry import TARGETS, target_named
 from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.contract import EAGER, Job, Target
 from modelc.core.grammar import parse_input
-from modelc.core.kinds import Capture, Precision
+from modelc.core.kinds import QUANTIZED, Capture, Precision
 from modelc.core.signature import merge_inputs
 from modelc.pipeline import fault_sensitivity
 from modelc.pipeline.order import Order, Source, Wanted
@@ -114,7 +114,7 @@ def exported_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Sou
         Wanted(target=target.NAME, precision=precision)
         for target in filter(made_here, TARGETS)
         for precision in target.MADE_FROM
-        if precision is not Precision.INT8
+        if precision not in QUANTIZED
     ]
     return exported(digits_source, tmp_path_factory.mktemp("digits") / "out", *wanted)
 
@@ -122,19 +122,24 @@ def exported_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Sou
 @pytest.fixture(scope="session")
 def int8_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Source) -> Path:
     """Digits in INT8 in every format that has it, calibrated with images. Copy it to change it."""
+    out = tmp_path_factory.mktemp("int8") / "out"
+    return quantized(digits_source, out, Precision.INT8, "onnxruntime")
+
+
+def quantized(source: Source, out: Path, precision: Precision, quantizer: str) -> Path:
+    """The folder `out` with digits in this precision in every format that has it; all passed."""
     from modelc.calibration.calibration_options import CalibrationOptions
     from modelc.pipeline.order import Lowering
 
     wanted = tuple(
-        Wanted(target=target.NAME, precision=Precision.INT8)
+        Wanted(target=target.NAME, precision=precision)
         for target in filter(made_here, TARGETS)
-        if Precision.INT8 in target.MADE_FROM
+        if precision in target.MADE_FROM
     )
-    out = tmp_path_factory.mktemp("int8") / "out"
     calibration = CalibrationOptions(source=str(SAMPLE_MODELS / "digits_calib"))
-    lowering = Lowering(calibration=calibration, quantizer="onnxruntime")
+    lowering = Lowering(calibration=calibration, quantizer=quantizer)
     with warnings.catch_warnings(record=True):
-        manifest = run(Order(source=digits_source, wanted=wanted, out=out, lowering=lowering))
+        manifest = run(Order(source=source, wanted=wanted, out=out, lowering=lowering))
     assert manifest.passed, manifest.verdicts or manifest.failures
     return out
 

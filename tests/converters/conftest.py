@@ -12,12 +12,13 @@ import pytest
 
 from modelc.converters.registry import TARGETS, target_named
 from modelc.core.contract import EAGER, Array, Converted, Job, Target
-from modelc.core.kinds import Capture, Precision
+from modelc.core.kinds import QUANTIZED, Capture, Precision
 from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
 from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.run_progress import Progress
 
-from ..conftest import COMPILED
+from ..conftest import COMPILED, quantized
+from .quantizers.conftest import ready
 
 if TYPE_CHECKING:
     import openvino
@@ -35,6 +36,7 @@ def ways() -> list[object]:
             marks=[
                 pytest.mark.needs(target.NAME),
                 *(() if origin == EAGER else [pytest.mark.needs(origin.partition(":")[0])]),
+                *([ready("modelopt")] if precision in QUANTIZED - {Precision.INT8} else []),
                 *([pytest.mark.slow] if target.NAME in COMPILED else []),
             ],
         )
@@ -65,6 +67,16 @@ def digits(digits_source: Source, tmp_path_factory: pytest.TempPathFactory) -> E
 
 
 @pytest.fixture(scope="session")
+def fp8_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Source) -> Path:
+    return quantized(digits_source, tmp_path_factory.mktemp("fp8"), Precision.FP8, "modelopt")
+
+
+@pytest.fixture(scope="session")
+def int4_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Source) -> Path:
+    return quantized(digits_source, tmp_path_factory.mktemp("int4"), Precision.INT4, "modelopt")
+
+
+@pytest.fixture(scope="session")
 def job(
     way: Way,
     digits: EagerReference,
@@ -76,10 +88,10 @@ def job(
     target, capture, precision = way
     parent = None
     origin = target.MADE_FROM[precision]
-    if precision is Precision.INT8:
-        quantized: Path = request.getfixturevalue("int8_digits")
+    if precision in QUANTIZED:
+        folder: Path = request.getfixturevalue(f"{precision}_digits")
         suffix = ".onnx" if target.NAME in ("onnx", "openvino") else ".trt.onnx"
-        parent = quantized / f"model.int8{suffix}"
+        parent = folder / f"model.{precision}{suffix}"
     elif origin != EAGER:
         parent = exported_digits / f"model{target_named(origin.partition(':')[0]).SUFFIX}"
     return Job(

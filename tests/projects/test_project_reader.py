@@ -118,7 +118,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         (f"{DIGITS}static = []\n", INVALID, "static", "static"),
         (f'{DIGITS}method = " "\n', INVALID, "method", "method"),
         (f"{DIGITS}device = 'gpu'\n", UNKNOWN, "'gpu'", "cpu"),
-        (f"{DIGITS}precision = ['fp32', 'int4']\n", UNKNOWN, "'int4'", "int8"),
+        (f"{DIGITS}precision = ['fp32', 'int2']\n", UNKNOWN, "'int2'", "int8"),
         (f"{DIGITS}[models.b]\nto = ['onxx']\n", UNKNOWN, "'onxx'", "'onnx'"),
         (f"{DIGITS}input = ['x:float23[1]']\n", ErrorCode.INVALID_VALUE, "character 3", "float"),
         (f"{DIGITS}model = 'nets.py'\n", None, "PKG.MOD:NAME", "nets.resnet"),

@@ -34,15 +34,20 @@ def exact(x: Array, first: Array = FIRST, second: Array = SECOND) -> Array:
     return np.tanh(x.astype(D) @ first) @ second
 
 
+def multiply(x: Array, weight: Array, step: int = 1) -> Array:
+    """The product in float32, summed in order: a BLAS rounds differently on each CPU."""
+    terms = x[:, ::step, None] * weight.astype(F)[::step]
+    return np.asarray(np.cumsum(terms, axis=1, dtype=F)[:, -1])
+
+
 def eager(x: Array) -> Array:
     """The same in float32."""
-    return np.asarray(np.tanh(x @ FIRST.astype(F)) @ SECOND.astype(F))
+    return multiply(np.tanh(multiply(x, FIRST)), SECOND)
 
 
 def reordered(x: Array) -> Array:
     """A good conversion: the sums of eager in another order."""
-    hidden = np.tanh(x[:, ::-1] @ FIRST.astype(F)[::-1])
-    return np.asarray(hidden[:, ::-1] @ np.ascontiguousarray(SECOND.astype(F)[::-1]))
+    return multiply(np.tanh(multiply(x, FIRST, -1)), SECOND, -1)
 
 
 def judged(
@@ -219,7 +224,7 @@ def test_a_channel_that_is_off_on_every_feed_fails_and_is_named(
     only: Collection[str] | None,
 ) -> None:
     scale = np.ones(8)
-    scale[5] = 1 + 1.9e-6
+    scale[5] = 1 + 4.5e-6
 
     def off(x: Array) -> Array:
         return np.asarray(reordered(x) * scale).astype(F)
