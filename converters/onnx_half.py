@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
-from ..core.contract import Array, Converted, Job
+from ..core.contract import Converted, Job
 from ..core.errors import ConversionError, ErrorCode, Hint, Option
 from ..core.kinds import Precision
 from .installed_packages import package_versions
+from .onnx_autocast import AutocastDraft, run_autocast, write_draft
 from .onnx_compatibility import lower_model, opset_of
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
-from .onnx_guard import copy_external_weights
 from .onnx_half_emulation import HALF_IO
 from .onnx_half_ranges import (
     HALF_LIMITS,
@@ -28,7 +25,7 @@ from .onnx_half_ranges import (
     read_with_names,
 )
 from .onnx_origins import NodeOrigin, match_nodes, module_or_node, read_origins
-from .onnx_topology import GraphWiring, all_nodes, constant_values, float_constants
+from .onnx_topology import all_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -83,6 +80,8 @@ def convert_to_half(
         job, parent, layers or QuantizedLayers()
     )  # frees the parent, which may take gigabytes
     half = run_autocast(prepared.draft, job, prepared.keep)
+    if job.precision is Precision.FP16:
+        separate_transposes(half.graph)
     options = _half_options(half, job, len(prepared.keep))
     return Converted(
         files=_write_half(half, job, parent, out),
@@ -176,152 +175,6 @@ def _keep_note(
     nodes = [node for node in all_nodes(model.graph) if node.name in names]
     places = dict.fromkeys(module_or_node(node, origins) for node in nodes)
     return (f"kept in FP32 by --keep-fp, {len(matched)} nodes: {', '.join(places)}",)
-
-
-# AutoCast leaves their bodies in FP32, but would cast their inputs and outputs
-_BODIES = ("If", "Loop", "Scan")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AutocastDraft:
-    """A model as AutoCast reads it, and what has to be restored afterwards."""
-
-    path: Path
-    infinite: Mapping[str, Array]  # names of constants with infinities
-    makers: Mapping[str, str]  # producing node by tensor
-    metadata: Mapping[str, str]
-
-
-def write_draft(model: onnx.ModelProto, parent: Path, folder: Path) -> AutocastDraft:
-    """Write the model to a folder of its own: AutoCast may write beside its input.
-
-    Args:
-        model: with every node named.
-        parent: its external weights lie beside this file.
-        folder: is created.
-    """
-    import onnx
-
-    folder.mkdir()
-    _separate_body_weights(model.graph)
-    copy_external_weights(model, parent, folder)
-    path = folder / "model.onnx"
-    onnx.save_model(model, str(path))
-    return AutocastDraft(
-        path=path,
-        infinite=_find_infinities(model, folder),
-        makers={name: node.name for node in model.graph.node for name in node.output},
-        metadata={entry.key: entry.value for entry in model.metadata_props},
-    )
-
-
-def _separate_body_weights(graph: onnx.GraphProto) -> None:
-    """Rename weights that a body shares with the main graph.
-
-    AutoCast gives the body a copy of the same name, and then one name has two types.
-    """
-    wiring = GraphWiring(graph)
-    shared = [
-        tensor
-        for tensor in graph.initializer
-        if tensor.name in wiring.captured and tensor.name in wiring.readers
-    ]
-    names = {tensor.name: f"{tensor.name}::body" for tensor in shared}
-    for tensor in shared:
-        copy = deepcopy(tensor)
-        copy.name = names[tensor.name]
-        graph.initializer.append(copy)
-    outer = {id(node) for node in graph.node}
-    for node in all_nodes(graph):
-        if id(node) not in outer:
-            node.input[:] = [names.get(name, name) for name in node.input]
-
-
-def run_autocast(draft: AutocastDraft, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
-    """Convert the draft to half precision except for the nodes to keep, and delete the draft.
-
-    Raises:
-        ConversionError: AutoCast rejected the model.
-    """
-    import onnx
-
-    half = call_framework("ModelOpt AutoCast", lambda: _call_autocast(draft.path, job, keep))
-    shutil.rmtree(draft.path.parent)
-    _restore_infinities(half, draft.infinite)
-    _restore_names(half, draft.makers)
-    if job.precision is Precision.FP16:
-        separate_transposes(half.graph)
-    _drop_unknown_dims(half.graph, job.signature.dynamic_dims)
-    onnx.helper.set_model_props(half, dict(draft.metadata))
-    return half
-
-
-def _call_autocast(path: Path, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
-    """Call AutoCast; a range of `inf` disables its own rules."""
-    from modelopt.onnx.autocast import convert_to_mixed_precision
-
-    model: onnx.ModelProto = convert_to_mixed_precision(
-        str(path),
-        low_precision_type=str(job.precision),
-        nodes_to_exclude=[f"{re.escape(name)}$" for name in keep],
-        op_types_to_exclude=list(_BODIES),
-        data_max=float("inf"),
-        init_max=float("inf"),
-        keep_io_types=not job.half_io,
-        providers=["cpu"],
-    )
-    return model
-
-
-def _find_infinities(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
-    """Return the constants with infinities, which AutoCast replaces by finite numbers."""
-    import numpy as np
-
-    return {
-        name: values
-        for name, tensor in float_constants(model.graph)
-        if np.isinf(values := constant_values(tensor, folder)).any()
-    }
-
-
-def _restore_infinities(half: onnx.ModelProto, infinite: Mapping[str, Array]) -> None:
-    """Restore infinities: half precision has them, and a mask of -inf hides more than -65504.
-
-    AutoCast names a copy `name_1`, and a constant cast for some of its readers `name_fp16`.
-    """
-    import numpy as np
-    from onnx import TensorProto, numpy_helper
-
-    for tensor in half.graph.initializer:
-        plain = tensor.name.removesuffix("_fp16")
-        names = (tensor.name, plain, re.sub(r"_\d+$", "", plain))
-        wanted = next((infinite[name] for name in names if name in infinite), None)
-        if wanted is None or tensor.data_type != TensorProto.FLOAT16:
-            continue
-        values = numpy_helper.to_array(tensor)
-        restored = np.where(np.isinf(wanted), wanted, values).astype(np.float16)
-        tensor.CopyFrom(numpy_helper.from_array(restored, tensor.name))
-
-
-def _restore_names(half: onnx.ModelProto, makers: Mapping[str, str]) -> None:
-    """Name a layer norm that AutoCast fused after its last node, as the sidecar does."""
-    known = set(makers.values())
-    for node in half.graph.node:
-        made = makers.get(node.output[0].removesuffix("_pre_cast"))
-        if node.name not in known and node.op_type != "Cast" and made is not None:
-            node.name = made
-
-
-def _drop_unknown_dims(graph: onnx.GraphProto, known: Collection[str]) -> None:
-    """Remove the names of dims that no input has.
-
-    AutoCast names every unknown dim `unk`. Equal names mean equal sizes: ONNX Runtime would reuse
-    the memory of one tensor for another, and fail.
-    """
-    for value in graph.value_info:
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param and dim.dim_param not in known:
-                dim.ClearField("dim_param")
 
 
 def separate_transposes(graph: onnx.GraphProto) -> int:

@@ -38,6 +38,7 @@ from .trt.engine_records import (
     EngineSidecar,
     external_files,
     is_engine_for,
+    read_eager_dtypes,
     read_sidecar,
     write_sidecar,
 )
@@ -251,6 +252,7 @@ def _make_sidecar(
         engine=record_of(Path(request.engine)),
         onnx=record_of(onnx),
         external=external_files(onnx) if options.strip_weights else (),
+        eager_dtypes=read_eager_dtypes(onnx),
         gpu=gpu.name,
         capability=gpu.capability,
         memory=gpu.memory,

@@ -10,7 +10,8 @@ from ...core.atomic_write import atomic_write
 from ...core.contract import TensorInfo
 from ...core.errors import ErrorCode, RunnerError
 from ...core.records import FileRecord, record_of, sha256_of
-from ..onnx_guard import list_model_files
+from ..onnx_guard import list_model_files, read_graph
+from ..onnx_half_emulation import has_half_io
 from .engine_layers import EngineLayer
 from .engine_options import BuilderChoice, EngineOptions, Profile
 from .trt_installation import CudaDevice, TrtLibrary
@@ -55,7 +56,8 @@ class EngineSidecar:
     its driver runs; an engine of TensorRT-RTX is for several GPUs and names capabilities alone.
     `onnx` is the source model, which holds the weights of a stripped engine, with `external` files
     named from its folder. `options` are those that differ from the defaults, as text. `origin` is
-    the metadata of the job.
+    the metadata of the job. `eager_dtypes` are those of eager's inputs and outputs that the engine
+    has in another type: the runner converts them.
     """
 
     engine: FileRecord
@@ -74,9 +76,26 @@ class EngineSidecar:
     options: Mapping[str, str] = field(default_factory=dict)
     stripped: bool = False
     external: tuple[FileRecord, ...] = ()
+    eager_dtypes: Mapping[str, str] = field(default_factory=dict)
     origin: Mapping[str, str] = field(default_factory=dict)
     library: TrtLibrary = TrtLibrary.TENSORRT
     schema_version: int = SIDECAR_VERSION
+
+
+def read_eager_dtypes(onnx: Path) -> dict[str, str]:
+    """Return eager's dtype of each input and output that an engine of this model has in another.
+
+    TensorRT has no float64, and `--half-io` makes the ends of a float32 model half.
+    """
+    from onnx import TensorProto
+
+    model = read_graph(onnx)
+    others = {TensorProto.DOUBLE: "float64"}
+    if has_half_io(model):
+        others |= dict.fromkeys((TensorProto.FLOAT16, TensorProto.BFLOAT16), "float32")
+    ends = (*model.graph.input, *model.graph.output)
+    types = {value.name: value.type.tensor_type.elem_type for value in ends}
+    return {name: others[code] for name, code in types.items() if code in others}
 
 
 def engine_sidecar_path(engine: Path) -> Path:

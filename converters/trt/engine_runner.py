@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...core.contract import Feed, Outputs
@@ -85,6 +85,7 @@ class EngineRunner(RunnerBase):
     ) -> None:
         self._trt = trt
         self._loaded: LoadedEngine | None = loaded
+        self._eager_dtypes = loaded.eager_dtypes
         self._device = device
         engine = loaded.engine
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
@@ -145,9 +146,16 @@ class EngineRunner(RunnerBase):
                 raise self._api_error("execute_async_v3", reason=reason)
             if stream is not None:
                 stream.synchronize()
-            results = {one.name: to_array(one.tensor()) for one in outputs}
+            results = {one.name: to_array(self._as_eager(one)) for one in outputs}
         del tensors, moved  # the run read their memory
         return results
+
+    def _as_eager(self, output: OutputMemory) -> torch.Tensor:
+        """Return an output in the dtype of eager's."""
+        import torch
+
+        dtype = self._eager_dtypes.get(output.name)
+        return output.tensor() if dtype is None else output.tensor().to(getattr(torch, dtype))
 
     def _select_profile(self, context: tensorrt.IExecutionContext, handle: int, feed: Feed) -> None:
         shapes = {name: tuple(feed[name].shape) for name in self.inputs}
@@ -181,11 +189,13 @@ class EngineRunner(RunnerBase):
         tensor: torch.Tensor,
     ) -> torch.Tensor:
         """Set the input's shape and address; the caller keeps the tensor alive during the run."""
+        import torch
+
         code = engine.get_tensor_dtype(name).name
         wanted = TRT_DTYPES.get(code, code.lower())
         found = str(tensor.dtype).removeprefix("torch.")
-        if (found, wanted) == ("float64", "float32"):  # TensorRT has no double
-            tensor, found = tensor.float(), wanted
+        if (found, wanted) == ("float64", "float32") or self._eager_dtypes.get(name) == found:
+            tensor, found = tensor.to(getattr(torch, wanted)), wanted
         if found != wanted:
             raise RunnerError(
                 f"TensorRT: input {name!r} is {found}, the engine takes {wanted}",
@@ -271,6 +281,7 @@ class LoadedEngine(NamedTuple):
     engine: tensorrt.ICudaEngine
     runtime: tensorrt.Runtime
     log: ErrorLog
+    eager_dtypes: Mapping[str, str] = MappingProxyType({})
 
 
 def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: ErrorLog) -> LoadedEngine:
@@ -298,7 +309,8 @@ def load_engine(trt: ModuleType, path: Path, options: EngineOptions, log: ErrorL
         _refit_weights(trt, engine, _weights_path(path, sidecar, options), log)
     if engine.streamable_weights_size > 0:  # without streaming, weights stay on the device
         engine.weight_streaming_budget_v2 = engine.get_weight_streaming_automatic_budget()
-    return LoadedEngine(engine=engine, runtime=runtime, log=log)
+    dtypes = {} if sidecar is None else sidecar.eager_dtypes
+    return LoadedEngine(engine=engine, runtime=runtime, log=log, eager_dtypes=dtypes)
 
 
 def _weights_path(path: Path, sidecar: EngineSidecar, options: EngineOptions) -> Path:

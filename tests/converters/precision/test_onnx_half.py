@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from modelc.converters import onnx_model
-from modelc.converters.onnx_half import run_autocast, write_draft
+from modelc.converters.onnx_autocast import run_autocast, write_draft
 from modelc.converters.onnx_half_emulation import half_types
 from modelc.converters.onnx_topology import node_bodies
 from modelc.core.contract import Converted, Feed

@@ -1,0 +1,231 @@
+"""One call of ModelOpt's AutoCast: what it cannot read is set apart before, and restored after."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..capture.framework_errors import call_framework
+from ..capture.rewrite import swap_attribute
+from ..core.contract import Array, Job
+from .onnx_guard import copy_external_weights
+from .onnx_topology import GraphWiring, all_nodes, constant_values, float_constants
+
+if TYPE_CHECKING:
+    import onnx
+
+# AutoCast leaves their bodies in FP32, but would cast their inputs and outputs
+_BODIES = ("If", "Loop", "Scan")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutocastDraft:
+    """A model as AutoCast reads it, and what has to be restored afterwards."""
+
+    path: Path
+    doubles: frozenset[str]  # inputs and outputs of float64, which AutoCast makes float32
+    infinite: Mapping[str, Array]  # names of constants with infinities
+    makers: Mapping[str, str]  # producing node by tensor
+    metadata: Mapping[str, str]
+
+
+def write_draft(model: onnx.ModelProto, parent: Path, folder: Path) -> AutocastDraft:
+    """Write the model to a folder of its own: AutoCast may write beside its input.
+
+    Args:
+        model: with every node named.
+        parent: its external weights lie beside this file.
+        folder: is created.
+    """
+    import onnx
+
+    folder.mkdir()
+    _separate_body_weights(model.graph)
+    _separate_outputs(model.graph)
+    doubles = _declare_float32(model.graph)
+    copy_external_weights(model, parent, folder)
+    path = folder / "model.onnx"
+    onnx.save_model(model, str(path))
+    return AutocastDraft(
+        path=path,
+        doubles=doubles,
+        infinite=_find_infinities(model, folder),
+        makers={name: node.name for node in model.graph.node for name in node.output},
+        metadata={entry.key: entry.value for entry in model.metadata_props},
+    )
+
+
+def _separate_body_weights(graph: onnx.GraphProto) -> None:
+    """Rename weights that a body shares with the main graph.
+
+    AutoCast gives the body a copy of the same name, and then one name has two types.
+    """
+    wiring = GraphWiring(graph)
+    shared = [
+        tensor
+        for tensor in graph.initializer
+        if tensor.name in wiring.captured and tensor.name in wiring.readers
+    ]
+    names = {tensor.name: f"{tensor.name}::body" for tensor in shared}
+    for tensor in shared:
+        copy = deepcopy(tensor)
+        copy.name = names[tensor.name]
+        graph.initializer.append(copy)
+    outer = {id(node) for node in graph.node}
+    for node in all_nodes(graph):
+        if id(node) not in outer:
+            node.input[:] = [names.get(name, name) for name in node.input]
+
+
+def _separate_outputs(graph: onnx.GraphProto) -> None:
+    """Give each output that nodes read too a node of its own.
+
+    AutoCast 0.47 fails on an output whose readers have another type.
+    """
+    import onnx
+
+    read = GraphWiring(graph).readers
+    for name in [one.name for one in graph.output if one.name in read]:
+        inner = f"{name}::inner"
+        _rename_tensor(graph, name, inner)
+        copy = onnx.helper.make_node("Identity", [inner], [name], name=f"{name}::output")
+        graph.node.append(copy)
+
+
+def _declare_float32(graph: onnx.GraphProto) -> frozenset[str]:
+    """Declare inputs and outputs of float64 as float32; return their names.
+
+    AutoCast computes all float64 in float32, and then rejects ends whose type changed.
+    """
+    from onnx import TensorProto
+
+    ends = (*graph.input, *graph.output)
+    found = [one for one in ends if one.type.tensor_type.elem_type == TensorProto.DOUBLE]
+    for one in found:
+        one.type.tensor_type.elem_type = TensorProto.FLOAT
+    return frozenset(one.name for one in found)
+
+
+def _restore_doubles(graph: onnx.GraphProto, names: Collection[str]) -> None:
+    """Give the named inputs and outputs back their float64, by a Cast after or before them."""
+    from onnx import TensorProto, helper
+
+    ends = [*((one, True) for one in graph.input), *((one, False) for one in graph.output)]
+    for value, given in ends:
+        if value.name not in names:
+            continue
+        inner, narrow = f"{value.name}::narrow", value.type.tensor_type.elem_type
+        _rename_tensor(graph, value.name, inner)
+        wires = ([value.name], [inner]) if given else ([inner], [value.name])
+        to = narrow if given else TensorProto.DOUBLE
+        cast = helper.make_node("Cast", *wires, name=f"{value.name}::cast", to=to)
+        graph.node.insert(0 if given else len(graph.node), cast)
+        value.type.tensor_type.elem_type = TensorProto.DOUBLE
+
+
+def _rename_tensor(graph: onnx.GraphProto, name: str, new: str) -> None:
+    """Rename a tensor where nodes write and read it, also within bodies."""
+    for node in all_nodes(graph):
+        node.input[:] = [new if one == name else one for one in node.input]
+        node.output[:] = [new if one == name else one for one in node.output]
+
+
+def run_autocast(draft: AutocastDraft, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
+    """Convert the draft to half precision except for the nodes to keep, and delete the draft.
+
+    Raises:
+        ConversionError: AutoCast rejected the model.
+    """
+    import onnx
+
+    half = call_framework("ModelOpt AutoCast", lambda: _call_autocast(draft.path, job, keep))
+    shutil.rmtree(draft.path.parent)
+    _restore_infinities(half, draft.infinite)
+    _restore_doubles(half.graph, draft.doubles)
+    _restore_names(half, draft.makers)
+    _drop_unknown_dims(half.graph, job.signature.dynamic_dims)
+    onnx.helper.set_model_props(half, dict(draft.metadata))
+    return half
+
+
+def _call_autocast(path: Path, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
+    """Call AutoCast; a range of `inf` disables its own rules."""
+    from modelopt.onnx.autocast import convert_to_mixed_precision
+    from modelopt.onnx.autocast.precisionconverter import PrecisionConverter
+
+    convert = PrecisionConverter._convert_subgraph_precision
+
+    def keep_nodes(converter: object, body: onnx.GraphProto, *rest: object) -> None:
+        """Keep the nodes' objects: AutoCast 0.47 knows them by `id`, which Python gives again."""
+        nodes = list(body.node)
+        convert(converter, body, *rest)
+        del nodes
+
+    with swap_attribute(PrecisionConverter, "_convert_subgraph_precision", keep_nodes):
+        model: onnx.ModelProto = convert_to_mixed_precision(
+            str(path),
+            low_precision_type=str(job.precision),
+            nodes_to_exclude=[f"{re.escape(name)}$" for name in keep],
+            op_types_to_exclude=list(_BODIES),
+            data_max=float("inf"),
+            init_max=float("inf"),
+            keep_io_types=not job.half_io,
+            providers=["cpu"],
+        )
+    return model
+
+
+def _find_infinities(model: onnx.ModelProto, folder: Path) -> dict[str, Array]:
+    """Return the constants with infinities, which AutoCast replaces by finite numbers."""
+    import numpy as np
+
+    return {
+        name: values
+        for name, tensor in float_constants(model.graph)
+        if np.isinf(values := constant_values(tensor, folder)).any()
+    }
+
+
+def _restore_infinities(half: onnx.ModelProto, infinite: Mapping[str, Array]) -> None:
+    """Restore infinities: half precision has them, and a mask of -inf hides more than -65504.
+
+    AutoCast names a copy `name_1`, and a constant cast for some of its readers `name_fp16`.
+    """
+    import numpy as np
+    from onnx import TensorProto, numpy_helper
+
+    for tensor in half.graph.initializer:
+        plain = tensor.name.removesuffix("_fp16")
+        names = (tensor.name, plain, re.sub(r"_\d+$", "", plain))
+        wanted = next((infinite[name] for name in names if name in infinite), None)
+        if wanted is None or tensor.data_type != TensorProto.FLOAT16:
+            continue
+        values = numpy_helper.to_array(tensor)
+        restored = np.where(np.isinf(wanted), wanted, values).astype(np.float16)
+        tensor.CopyFrom(numpy_helper.from_array(restored, tensor.name))
+
+
+def _restore_names(half: onnx.ModelProto, makers: Mapping[str, str]) -> None:
+    """Name a layer norm that AutoCast fused after its last node, as the sidecar does."""
+    known = set(makers.values())
+    for node in half.graph.node:
+        made = makers.get(node.output[0].removesuffix("_pre_cast"))
+        if node.name not in known and node.op_type != "Cast" and made is not None:
+            node.name = made
+
+
+def _drop_unknown_dims(graph: onnx.GraphProto, known: Collection[str]) -> None:
+    """Remove the names of dims that no input has.
+
+    AutoCast names every unknown dim `unk`. Equal names mean equal sizes: ONNX Runtime would reuse
+    the memory of one tensor for another, and fail.
+    """
+    for value in graph.value_info:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param and dim.dim_param not in known:
+                dim.ClearField("dim_param")
