@@ -121,9 +121,9 @@ def _restore_doubles(graph: onnx.GraphProto, names: Collection[str]) -> None:
             continue
         inner, narrow = f"{value.name}::narrow", value.type.tensor_type.elem_type
         _rename_tensor(graph, value.name, inner)
-        wires = ([value.name], [inner]) if given else ([inner], [value.name])
+        source, result = (value.name, inner) if given else (inner, value.name)
         to = narrow if given else TensorProto.DOUBLE
-        cast = helper.make_node("Cast", *wires, name=f"{value.name}::cast", to=to)
+        cast = helper.make_node("Cast", [source], [result], name=f"{value.name}::cast", to=to)
         graph.node.insert(0 if given else len(graph.node), cast)
         value.type.tensor_type.elem_type = TensorProto.DOUBLE
 

@@ -18,7 +18,12 @@ from .onnx_custom_ops import (
     script_operators,
     translation_table,
 )
-from .onnx_rewrites import complete_spectra, name_padded_axes, rewrite_int64_comparisons
+from .onnx_rewrites import (
+    complete_spectra,
+    name_padded_axes,
+    rewrite_int64_comparisons,
+    rewrite_whole_pools,
+)
 from .onnx_size_numbers import tabulate_size_numbers
 
 if TYPE_CHECKING:
@@ -43,6 +48,7 @@ def export_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, CapturedProgram]:
         model = _export_torchscript(job, opset, captured.module)
     name_padded_axes(model)
     rewrite_int64_comparisons(model, job.signature)
+    rewrite_whole_pools(model, job.signature)
     feeds = (job.example, *job.feeds)
     tabulate_size_numbers(model, max(feeds, key=lambda feed: sum(a.size for a in feed.values())))
     return model, captured

@@ -1,12 +1,13 @@
-"""Rewrite exported ONNX graphs: int64 comparisons, inverse transforms of half spectra, padding."""
+"""Rewrite exported ONNX graphs: int64 comparisons, half spectra, padding, pools."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array
 from ..core.signature import Signature
+from .trt.trt_memory import infer_sizes, static_sizes
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -278,3 +279,51 @@ def name_padded_axes(model: onnx_ir.Model) -> None:
         if ranks and any(reader.op_type == "MaxPool" for reader, _ in node.outputs[0].uses()):
             node.resize_inputs(4)
             node.replace_input_with(3, NodeWriter(node).integers(*range(max(ranks))))
+
+
+def rewrite_whole_pools(model: onnx_ir.Model, signature: Signature) -> int:
+    """Rewrite an AveragePool whose window holds its whole input as a GlobalAveragePool, in place.
+
+    With `ceil_mode` such a window may exceed its input by far (EfficientNet's has 1280 by 1280),
+    and TensorRT rejects windows of a large volume.
+
+    Args:
+        model: as an exporter wrote it.
+        signature: a window has to hold its input at the greatest sizes.
+
+    Returns:
+        the number of rewritten nodes.
+    """
+    dims = [dim for spec in signature.inputs for dim in spec.dims]
+    pools = [node for node in model.graph if _has_one_window(node)]
+    if not pools or not all(dim.bounded for dim in dims):
+        return 0
+    greatest = {spec.name: tuple(dim.high for dim in spec.dims) for spec in signature.inputs}
+    fixed = infer_sizes(model, greatest)
+    values = [*fixed.graph.inputs, *(value for node in fixed.graph for value in node.outputs)]
+    found = {value.name: static_sizes(value) for value in values}
+    whole = [node for node in pools if _holds_input(node, found)]
+    for node in whole:
+        node.op_type = "GlobalAveragePool"
+        node.attributes.clear()
+    return len(whole)
+
+
+def _has_one_window(node: onnx_ir.Node) -> bool:
+    """Return whether it is a pool without padding that has one window if it holds its input."""
+    if node.op_type != "AveragePool" or not node.attributes.get_int("ceil_mode", 0):
+        return False
+    windows, steps = _integers_of(node, "kernel_shape"), _integers_of(node, "strides")
+    spread = any(dilation != 1 for dilation in _integers_of(node, "dilations"))
+    if spread or any(_integers_of(node, "pads")) or len(steps) != len(windows):
+        return False
+    return all(map(int.__ge__, steps, windows))
+
+
+def _holds_input(pool: onnx_ir.Node, known: Mapping[str | None, tuple[int, ...] | None]) -> bool:
+    sizes = known.get(pool.inputs[0].name) if pool.inputs[0] is not None else None
+    return sizes is not None and all(map(int.__ge__, _integers_of(pool, "kernel_shape"), sizes[2:]))
+
+
+def _integers_of(node: onnx_ir.Node, name: str) -> tuple[int, ...]:
+    return tuple(node.attributes.get_ints(name, ()))

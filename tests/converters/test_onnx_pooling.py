@@ -79,3 +79,29 @@ class PaddedPool(nn.Module):
 def test_a_border_of_zeros_counts_in_a_pool(capture: Capture, job_of: JobOf) -> None:
     feeds = [{"x": -1 - np.abs(feed["x"])} for feed in draw_images() if feed["x"].shape[2] > 1]
     assert_agrees(job_of(PaddedPool(), SPEC, capture=capture), feeds, rtol=0, atol=0)
+
+
+class Windows(nn.Module):
+    """Windows as large as the image and larger, as in EfficientNet, and one that is smaller."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {
+            "equal": functional.avg_pool2d(x, 30, ceil_mode=True),
+            "larger": functional.avg_pool2d(x, 500, ceil_mode=True, count_include_pad=False),
+            "smaller": functional.avg_pool2d(x, (30, 29), ceil_mode=True),
+            "steps": functional.avg_pool2d(x, 30, 10, ceil_mode=True),
+        }
+
+
+@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE])
+def test_a_window_that_holds_the_whole_image_is_a_global_pool(
+    capture: Capture, job_of: JobOf
+) -> None:
+    spec = SPEC.replace("h=1..30", "h=21..30").replace("w=1..30", "w=21..30")
+    job = job_of(Windows(), spec, capture=capture, outputs=("equal", "larger", "smaller", "steps"))
+    shapes = [(2, 2, 21, 21), (1, 2, 30, 30), (4, 2, 25, 29)]
+    draw = np.random.default_rng(1)
+    assert_agrees(job, [{"x": draw.normal(size=shape).astype(np.float32)} for shape in shapes])
+    made = onnx.load(job.folder / "model.onnx")
+    pools = [node.op_type for node in made.graph.node if node.op_type.endswith("AveragePool")]
+    assert pools == ["GlobalAveragePool", "GlobalAveragePool", "AveragePool", "AveragePool"]

@@ -63,6 +63,38 @@ def test_an_engine_is_built_and_judged(build: Build, tmp_path: Path, rtx: bool) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("flags", [[], ["--fp16"], ["--fp16", "--half-io"]])
+def test_ends_of_float64_or_half_are_judged(build: Build, tmp_path: Path, flags: list[str]) -> None:
+    (tmp_path / "doubles.py").write_text(DOUBLES)
+    subprocess.run([sys.executable, "doubles.py"], cwd=tmp_path, check=True)
+    model = ("net.pt", "--model", "doubles:build", "--input", "x:float64[batch=1..8,16]")
+    code, manifest = build("out", *model, *flags, "-o", "out")
+    assert code == 0
+    assert verdict_of(manifest, f"tensorrt{'-fp16' if flags else ''}")["state"] == "passed"
+
+
+DOUBLES = """
+import torch
+
+def build():
+    torch.manual_seed(0)
+    return Net()
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(16, 32), torch.nn.Linear(32, 8)
+
+    def forward(self, x):
+        y = self.b(torch.relu(self.a(x.float())))
+        return y, y.double().softmax(-1)
+
+if __name__ == "__main__":
+    torch.save(build().state_dict(), "net.pt")
+"""
+
+
+@pytest.mark.slow
 def test_a_wrong_engine_is_rejected_and_kept(build: Build, tmp_path: Path) -> None:
     code, manifest = build("out", *DIGITS, "--fp16", "-o", "out", GPU_HOST_FAULT="offset")
     assert code == 1

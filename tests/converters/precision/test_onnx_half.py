@@ -126,6 +126,42 @@ def test_half_io_makes_inputs_and_outputs_half_and_the_runner_casts(
     assert converted.options["io"] == precision
 
 
+DOUBLES = """g (double[N,4] x) => (double[N,4] y, float[N,4] b, double[N,4] z) {
+    [in] a = Cast<to=1>(x)
+    [one] b = MatMul(a, w)
+    [out] y = Cast<to=11>(b)
+    [sum] z = Add(y, x)
+}"""
+
+
+@pytest.mark.parametrize(("half_io", "code"), [(False, "FLOAT"), (True, "FLOAT16")])
+def test_inputs_and_outputs_of_float64_keep_their_type(
+    onnx_file: OnnxFile, made: Made, half_io: bool, code: str
+) -> None:
+    path = onnx_file(DOUBLES, w=RANDOM.standard_normal((4, 4)).astype(np.float32))
+    feed = {"x": FEED["x"].astype(np.float64)}
+    half, _ = made(path, FP16, feed, half_io=half_io)
+    assert [dtype_of(half, name) for name in "xybz"] == ["DOUBLE", "DOUBLE", code, "DOUBLE"]
+    wanted, found = run(path, feed), run(half, feed)
+    for name, dtype in (("y", np.float64), ("b", np.float32), ("z", np.float64)):
+        assert found[name].dtype == dtype
+        assert 50 < sqnr(wanted[name], found[name]) < 90
+
+
+@pytest.mark.parametrize("half_io", [False, True])
+def test_an_output_may_also_be_read_within(onnx_file: OnnxFile, made: Made, half_io: bool) -> None:
+    path = onnx_file(
+        """g (float[N,4] x) => (float[N,4] a, float[N,4] y, int64[N,4] n) {
+            [one] a = MatMul(x, w) [two] y = MatMul(a, w) [whole] n = Cast<to=7>(a)
+        }""",
+        w=RANDOM.standard_normal((4, 4)).astype(np.float32),
+    )
+    half, _ = made(path, FP16, FEED, half_io=half_io)
+    wanted, found = run(path, FEED), run(half, FEED)
+    assert all(50 < sqnr(wanted[name], found[name]) < 90 for name in ("a", "y"))
+    np.testing.assert_array_equal(found["n"], wanted["n"])
+
+
 def test_an_output_that_overflows_cannot_be_half(onnx_file: OnnxFile, made: Made) -> None:
     path = onnx_file("g (float[N,4] x) => (float[N,4] y) { [up] y = Mul(x, w) }", w=np.float32(1e5))
     with pytest.raises(
@@ -218,6 +254,28 @@ def test_both_branches_run_and_stay_float32(
     assert half_types(load(half).graph)
     bodies = [body for node in load(half).graph.node for body in node_bodies(node)]
     assert [half_types(body) for body in bodies] == [(), ()]  # so no transpose in them is separated
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_branch_may_have_constants_and_another_rank(
+    onnx_file: OnnxFile, made: Made, *, condition: bool
+) -> None:
+    path = onnx_file(
+        """g (float[N,4] x, bool c) => (float[M,4] y) {
+            [one] a = MatMul(x, w) [wide] u = Unsqueeze(a, first)
+            [branch] b = If (c) <
+                then_branch = t () => (float[N,4] p) {
+                    [axes] k = Constant<value = int64[1] {0}>() [less] p = Squeeze(u, k) },
+                else_branch = e () => (float[M,N,4] q) { [same] q = Identity(u) }>
+            [end] y = Reshape(b, rows)
+        }""",
+        w=RANDOM.standard_normal((4, 4)).astype(np.float32),
+        first=np.array([0]),
+        rows=np.array([-1, 4]),
+    )
+    feed = {**FEED, "c": np.array(condition)}
+    half, _ = made(path, FP16, feed)
+    assert sqnr(run(path, feed)["y"], run(half, feed)["y"]) > 50
 
 
 def test_values_of_a_loop_stay_fp32(onnx_file: OnnxFile, made: Made) -> None:

@@ -148,10 +148,11 @@ def device_of(double_of: Callable[..., Any]) -> Devices:
     return make
 
 
-def runner_on(device: Device) -> EngineRunner:
+def runner_on(device: Device, eager_dtypes: dict[str, str] | None = None) -> EngineRunner:
     trt = device.double.module
     engine, runtime = device.double.new("ICudaEngine"), device.double.new("Runtime")
     loaded = LoadedEngine(engine=engine, runtime=runtime, log=make_error_log(trt))
+    loaded = loaded._replace(eager_dtypes=eager_dtypes or {})
     return EngineRunner(trt, loaded, SIGNATURE, torch.device("cpu"))
 
 
@@ -168,6 +169,15 @@ def test_an_output_whose_shape_depends_on_data_is_allocated_during_the_run(
 ) -> None:
     with runner_on(device_of(grows=True)) as runner:
         np.testing.assert_array_equal(runner.run(FEED)["y"], 2 * FEED["x"])
+
+
+@pytest.mark.parametrize("eager", [np.float64, np.float32])
+def test_inputs_and_outputs_have_eagers_dtype(device_of: Devices, eager: type[Any]) -> None:
+    name = np.dtype(eager).name
+    with runner_on(device_of(), {"x": name, "y": name}) as runner:
+        outputs = runner.run({"x": FEED["x"].astype(eager)})
+    assert outputs["y"].dtype == eager
+    np.testing.assert_array_equal(outputs["y"], 2 * FEED["x"])
 
 
 def test_outputs_are_copies(device_of: Devices) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import parser
 
 from modelc.converters import tensorrt_engine
 from modelc.converters.trt.engine_layers import EngineLayer
 from modelc.converters.trt.engine_records import (
     EngineSidecar,
     engine_sidecar_path,
+    read_eager_dtypes,
     read_sidecar,
     write_sidecar,
 )
@@ -20,6 +23,21 @@ from modelc.core.errors import ErrorCode, RunnerError
 from modelc.core.records import FileRecord, record_of
 
 from ...reasons import has_code
+
+
+@pytest.mark.parametrize(("half_io", "half"), [(False, {}), (True, {"h": "float32"})])
+def test_ends_that_eager_has_in_another_dtype_are_found(
+    tmp_path: Path, half_io: bool, half: dict[str, str]
+) -> None:
+    text = """<ir_version: 10, opset_import: ["": 20]>
+        g (double[N,4] x, float16[N,4] h) => (double[N,4] y, float[N,4] z) {
+            y = Neg(x) z = Cast<to=1>(h)
+        }"""
+    model = parser.parse_model(text)
+    if half_io:
+        model.metadata_props.add(key="modelc.half_io", value="true")
+    onnx.save(model, tmp_path / "model.onnx")
+    assert read_eager_dtypes(tmp_path / "model.onnx") == {"x": "float64", "y": "float64", **half}
 
 
 @pytest.fixture
