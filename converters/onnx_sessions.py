@@ -59,7 +59,10 @@ def open_session(
     if once:
         options.add_session_config_entry("session.disable_prepacking", "1")
     if has_float8(read_graph(model) if isinstance(model, Path) else model):
-        options.add_session_config_entry("session.disable_quant_qdq", "1")  # it fuses as if int8
+        # ONNX Runtime 1.24 fuses Q/DQ as if they were int8, and drops a Relu before one.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        basic = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.graph_optimization_level = basic
     if isinstance(model, Path):
         source: str | bytes = str(model)
     else:

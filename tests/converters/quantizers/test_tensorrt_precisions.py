@@ -62,9 +62,10 @@ def sample(index: int) -> dict[str, NDArray[np.generic]]:
 
 
 def products() -> onnx.ModelProto:
-    """`x (256) -> Gemm with transB (192) -> MatMul (128) -> MatMul (100)`; 100 is no block."""
+    """`x (256) -> Gemm with transB, Relu (192) -> MatMul (128) -> MatMul (100)`; 100 is no block."""
     nodes = [
-        helper.make_node("Gemm", ["x", "w1"], ["a"], name="gemm", transB=1),
+        helper.make_node("Gemm", ["x", "w1"], ["h"], name="gemm", transB=1),
+        helper.make_node("Relu", ["h"], ["a"], name="relu"),
         helper.make_node("MatMul", ["a", "w2"], ["y"], name="matmul"),
         helper.make_node("MatMul", ["y", "w3"], ["u"], name="wide"),
         helper.make_node("MatMul", ["u", "w4"], ["z"], name="odd"),
@@ -121,6 +122,7 @@ def test_fp8_computes_what_torch_computes_with_its_8_bit_floats(quantize: Quanti
     values, weights = torch.from_numpy(X), dequantized_weights(path)
     for name, tensor in (("gemm", "x"), ("matmul", "a"), ("wide", "y"), ("odd", "u")):
         scale = float(constants[readers[tensor].input[1]])
+        values = values.relu() if tensor == "a" else values
         rounded = (values / scale).clamp(-448, 448).to(torch.float8_e4m3fn).float() * scale
         values = rounded @ torch.from_numpy(weights[name].astype(np.float32))
     runner = open_onnx(path, "cpu")
