@@ -73,7 +73,6 @@ THIS_HOST = BuildHost()
 _LOG = logging.getLogger(__name__)
 _MAGIC = b"ftrt"  # the first bytes of a serialized engine
 _SUFFIXES = {TrtLibrary.TENSORRT: SUFFIX, TrtLibrary.RTX: ".rtx.engine"}
-RTX_CAPABILITIES = "8.0 and later"  # of an engine for which no compute capabilities are named
 
 
 def readiness() -> Readiness:
@@ -100,15 +99,15 @@ def is_for_host(path: Path, host: BuildHost = THIS_HOST) -> bool:
 
 
 def preflight(job: Job, library: TrtLibrary = TrtLibrary.TENSORRT) -> Preflight:
-    """Find what the library would reject in the job's parent, without it.
-
-    The parser of TensorRT-RTX is asked where it is installed, else a table.
-    """
+    """Find what the library or its GPU would reject: by RTX's parser if installed, or a table."""
     from .trt.parser_verdict import ask_parser
     from .trt.trt_preflight import run_preflight
 
     rtx = trt_installation.find_tensorrt(TrtLibrary.RTX)
-    return run_preflight(job, library, ask_parser if builder_readiness(rtx).ready else None)
+    gpus = parse_options(job.settings).compute_capabilities
+    if library is TrtLibrary.TENSORRT:
+        gpus = tuple(device.capability_text for device in query_driver().devices[:1])
+    return run_preflight(job, library, ask_parser if builder_readiness(rtx).ready else None, gpus)
 
 
 def limit_precision(precision: Precision, settings: Mapping[str, str]) -> Precision:
@@ -137,7 +136,7 @@ def convert(
     options = options_for(parse_options(job.settings), library)
     for error in find_unbounded(job.signature, options.profiles):
         raise error
-    gpu = _find_gpu(host) if library is TrtLibrary.TENSORRT else _rtx_gpus(options)
+    gpu = _find_gpu(host) if library is TrtLibrary.TENSORRT else _rtx_gpus(options, job)
     engine = job.folder / f"{job.stem}{_SUFFIXES[library]}"
     request = BuildRequest(
         onnx=str(job.parent.absolute()),
@@ -199,10 +198,11 @@ def _find_gpu(host: BuildHost) -> _EngineGpus:
     )
 
 
-def _rtx_gpus(options: EngineOptions) -> _EngineGpus:
-    """Return the GPUs that an engine of TensorRT-RTX is for."""
+def _rtx_gpus(options: EngineOptions, job: Job) -> _EngineGpus:
+    """Return the GPUs that an engine of TensorRT-RTX is for: by default all that have the type."""
     named = ", ".join(options.compute_capabilities)
-    return _EngineGpus(name="RTX GPUs", capability=named or RTX_CAPABILITIES)
+    least = "8.9" if job.precision is Precision.FP8 else "8.0"
+    return _EngineGpus(name="RTX GPUs", capability=named or f"{least} and later")
 
 
 def _build_engine(

@@ -76,6 +76,7 @@ class TrtFault(StrEnum):
     UNLISTED_TYPE = "unlisted-type"
     DOUBLE = "double"
     DOUBLE_RANGE = "double-range"
+    CAPABILITY = "capability"  # a GPU does not compute in a type
     PARSER = "parser"  # NVIDIA's parser rejects it
     NO_PARSER = "no-parser"  # it gave no verdict
 

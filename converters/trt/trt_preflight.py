@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,6 +19,7 @@ from .engine_options import (
     parse_options,
     profiles_for,
 )
+from .gpu_support import find_unsupported_types
 from .parser_support import (
     BODIES,
     DATA_DEPENDENT,
@@ -68,6 +69,7 @@ def run_preflight(
     job: Job,
     library: TrtLibrary = TrtLibrary.TENSORRT,
     ask: AskParser | None = None,
+    capabilities: Sequence[str] = (),
 ) -> Preflight:
     """Check the job's parent: operators, types, Q/DQ, dims, control flow, opset, memory.
 
@@ -78,11 +80,12 @@ def run_preflight(
         library: what the engine is for.
         ask: returns the verdict of NVIDIA's parser, which is used in place of the table; None
             where it is not installed.
+        capabilities: compute capabilities of the GPUs that the engine is for, where known.
 
     Raises:
         ConversionError: the parent cannot be read.
     """
-    findings, memory = examine_parent(job, library)
+    findings, memory = examine_parent(job, library, capabilities)
     source = TABLE_SOURCE
     plugins = bool(parse_options(job.settings).plugins)  # which the parser would lack
     if ask is not None and job.parent is not None and not plugins:
@@ -109,7 +112,7 @@ _NO_OPERATOR = frozenset({
 
 
 def examine_parent(
-    job: Job, library: TrtLibrary = TrtLibrary.TENSORRT
+    job: Job, library: TrtLibrary = TrtLibrary.TENSORRT, capabilities: Sequence[str] = ()
 ) -> tuple[tuple[TrtFinding, ...], MemoryEstimate]:
     """Return every finding in the job's parent, and the estimate of the engine's memory.
 
@@ -127,10 +130,12 @@ def examine_parent(
         *size_findings(model, profiles[0]),
         *_volume_findings(memory),
     ]
+    origins = read_origins(job.parent)
+    findings += find_unsupported_types(model, origins, library, capabilities)
     if library is TrtLibrary.TENSORRT and _may_use_trtexec(options):
-        findings += _attention_findings(model, read_origins(job.parent))
+        findings += _attention_findings(model, origins)
     if library is TrtLibrary.RTX:
-        findings += _plugin_findings(model, read_origins(job.parent))
+        findings += _plugin_findings(model, origins)
     return tuple(findings), memory
 
 

@@ -62,7 +62,7 @@ def sample(index: int) -> dict[str, NDArray[np.generic]]:
 
 
 def products() -> onnx.ModelProto:
-    """`x (256) -> Gemm with transB, Relu (192) -> MatMul (128) -> MatMul (100)`; 100 is no block."""
+    """`x (256) -> transposed Gemm, Relu (192) -> MatMul (128) -> MatMul (100)`; 100 is no block."""
     nodes = [
         helper.make_node("Gemm", ["x", "w1"], ["h"], name="gemm", transB=1),
         helper.make_node("Relu", ["h"], ["a"], name="relu"),

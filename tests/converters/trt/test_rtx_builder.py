@@ -15,11 +15,19 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_ir import serde
 
 from modelc.converters.trt.build_launcher import build_with_python
 from modelc.converters.trt.engine_layers import read_layers
-from modelc.converters.trt.engine_options import EngineOptions, Profile, ShapeRange
+from modelc.converters.trt.engine_options import (
+    COMPUTE_CAPABILITIES,
+    EngineOptions,
+    Profile,
+    ShapeRange,
+)
 from modelc.converters.trt.engine_records import BuildRequest, BuildResult
+from modelc.converters.trt.gpu_support import find_unsupported_types
+from modelc.converters.trt.trt_findings import TrtFault
 from modelc.converters.trt.trt_installation import TrtLibrary
 from modelc.core.errors import ConversionError, ErrorCode
 from modelc.tests.nets.one_operator import operators
@@ -122,6 +130,45 @@ def quantized_product(dtype: int) -> onnx.ModelProto:
 def test_fp8_and_int4_are_chosen(build: Build, dtype: int, name: str) -> None:
     result = build(quantized_product(dtype), (static("x", 32, 128),))
     assert name in [one.dtype for one in read_layers(result.layers).layers if one.computes]
+
+
+def product(dtype: int) -> onnx.ModelProto:
+    """`y = x W`, all of one type."""
+    ends = [
+        helper.make_tensor_value_info(name, dtype, [32, size])
+        for name, size in (("x", 128), ("y", 64))
+    ]
+    weights = helper.make_tensor("w", dtype, [128, 64], [0.1] * (128 * 64))
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    graph = helper.make_graph([node], "g", ends[:1], ends[1:], [weights])
+    opsets = [helper.make_opsetid("", 21)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+TYPED = {
+    "fp32 conv": (convolutions(1), static("t0", 1, 16, 32, 32)),
+    "fp32": (product(TensorProto.FLOAT), static("x", 32, 128)),
+    "fp16": (product(TensorProto.FLOAT16), static("x", 32, 128)),
+    "bf16": (product(TensorProto.BFLOAT16), static("x", 32, 128)),
+    "int4": (quantized_product(TensorProto.INT4), static("x", 32, 128)),
+    "fp8": (quantized_product(TensorProto.FLOAT8E4M3FN), static("x", 32, 128)),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+@pytest.mark.parametrize("capability", COMPUTE_CAPABILITIES)
+def test_the_builder_fails_where_a_gpu_lacks_the_type(
+    build: Build, capability: str, name: str
+) -> None:
+    model, shape = TYPED[name]
+    typed = serde.from_proto(onnx.shape_inference.infer_shapes(model))
+    found = find_unsupported_types(typed, {}, TrtLibrary.RTX, [capability])
+    try:
+        build(model, (shape,), compute_capabilities=(capability,))
+    except ConversionError:
+        assert [one.fault for one in found] == [TrtFault.CAPABILITY]
+    else:
+        assert not found
 
 
 @pytest.mark.parametrize("name", ["Attention:4D", "Attention:4D half", "Attention:3D"])
