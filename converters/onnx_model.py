@@ -260,8 +260,18 @@ def inspect(path: Path) -> Inspection:
         weights=elements,
         operators=operators,
         metadata={entry.key: entry.value for entry in model.metadata_props},
-        quantized="QuantizeLinear" in operators,
+        quantized=_quantized_precision(operators, elements),
     )
+
+
+def _quantized_precision(
+    operators: Mapping[str, int], elements: Mapping[str, int]
+) -> Precision | None:
+    """Return the precision of the Q/DQ nodes by what is stored; None without any."""
+    if not {"QuantizeLinear", "DequantizeLinear"} & set(operators):
+        return None
+    stored = {"float8e4m3fn": Precision.FP8, "int4": Precision.INT4, "uint4": Precision.INT4}
+    return next((stored[name] for name in elements if name in stored), Precision.INT8)
 
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - types are fixed

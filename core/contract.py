@@ -186,7 +186,7 @@ class Inspection:
     weights: Mapping[str, int]  # dtype -> number of weight elements
     operators: Mapping[str, int]  # operator -> count
     metadata: Mapping[str, str]
-    quantized: bool = False  # already has 8-bit layers
+    quantized: Precision | None = None  # of its quantized layers, if it has any
 
 
 class Target(Protocol):

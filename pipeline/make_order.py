@@ -234,8 +234,7 @@ def build_order(path: Path, order: Order) -> Order:
         if beside is not None:
             precision = beside[1].precision
         else:
-            quantized = target_for(path).inspect(path).quantized
-            precision = Precision.INT8 if quantized else Precision.FP32
+            precision = target_for(path).inspect(path).quantized or Precision.FP32
         return replace(order, parent=path, parent_precision=precision)
     if beside is None:
         raise UsageError(

@@ -175,11 +175,13 @@ def _find_record(path: Path) -> RecordedArtifact | None:
 
 
 def _guess_precision(path: Path, target: Probed, record: RecordedArtifact | None) -> Precision:
-    """Return the recorded precision; else INT8 for 8-bit layers, FP16 or BF16 for half weights."""
+    """Return the recorded precision; else that of quantized layers or of half weights."""
     if record is not None:
         return record.artifact.precision
     inspection = target.inspect(path)
-    if inspection.quantized or any("Quantize" in name for name in inspection.operators):
+    if inspection.quantized is not None:
+        return inspection.quantized
+    if any("Quantize" in name for name in inspection.operators):
         return Precision.INT8
     weights = inspection.weights
     most = max(weights, key=lambda dtype: weights[dtype], default="float32")

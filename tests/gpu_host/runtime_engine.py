@@ -117,7 +117,10 @@ class _Engine:
                                context.outputs.items()}  # fmt: skip
 
     def layers(self) -> str:
-        """The inspector's answer: a layer for each product, int8 where its data is quantized."""
+        """The inspector's answer: a layer for each product, int8 where its data is quantized.
+
+        How TensorRT describes FP8 and INT4 is not known: such layers are named as floating point.
+        """
         makers = {name: node.op_type for node in self.model.graph.node for name in node.output}
         rows = []
         for node in self.model.graph.node:

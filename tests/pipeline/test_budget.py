@@ -163,7 +163,7 @@ def test_the_record_matches_the_file(ordered: Callable[..., Order], tmp_path: Pa
     assert point.parent is not None
     assert point.share == pytest.approx(artifact.coverage.share["int8"])  # type: ignore[union-attr]  # measured
     found = target_named("onnx").inspect(tmp_path / "out" / artifact.files[0].name)
-    assert found.quantized
+    assert found.quantized is Precision.INT8
 
 
 def test_without_a_budget_no_layers_are_searched(ordered: Callable[..., Order]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters import tensorrt_engine
+from modelc.converters import tensorrt_engine, tensorrt_onnx
 from modelc.converters.trt.engine_layers import engine_coverage, read_layers
 from modelc.core.errors import ConversionError
 from modelc.core.kinds import Precision
@@ -66,6 +66,15 @@ def test_other_precisions_are_not_checked() -> None:
 
 @pytest.mark.parametrize("precision", [Precision.FP8, Precision.INT4])
 def test_layers_of_another_quantized_dtype_do_not_count(precision: Precision) -> None:
-    assert check_quantized_share(step(precision), coverage(**{str(precision): 1, "fp16": 4})) == ()
+    wanted = Wanted(target="tensorrt-onnx", precision=precision)
+    own = Step(target=tensorrt_onnx, wanted=wanted, captures=(), parent="onnx")
+    assert check_quantized_share(own, coverage(**{str(precision): 1, "fp16": 4})) == ()
     with pytest.raises(ConversionError):
-        check_quantized_share(step(precision), coverage(int8=4))
+        check_quantized_share(own, coverage(int8=4))
+
+
+@pytest.mark.parametrize("precision", [Precision.FP8, Precision.INT4])
+def test_an_engine_that_describes_no_such_layer_has_a_note(precision: Precision) -> None:
+    assert check_quantized_share(step(precision), coverage(**{str(precision): 1})) == ()
+    (note,) = check_quantized_share(step(precision), coverage(int8=4))
+    assert "4 in int8" in note

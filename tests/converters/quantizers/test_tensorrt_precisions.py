@@ -13,6 +13,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from modelc.converters import onnx_model
 from modelc.converters.onnx_coverage import measure_coverage
 from modelc.converters.onnx_sessions import open_onnx
 from modelc.converters.quantizers import modelopt_ptq
@@ -173,3 +174,8 @@ def test_int4_writes_nothing_into_the_package(quantize: Quantize) -> None:
     before = set(folder.rglob("*.so"))
     quantize(Precision.INT4, method="rtn")
     assert set(folder.rglob("*.so")) == before
+
+
+@pytest.mark.parametrize("precision", [Precision.FP8, Precision.INT4])
+def test_inspection_says_the_precision(precision: Precision, quantize: Quantize) -> None:
+    assert onnx_model.inspect(quantize(precision).path).quantized is precision
