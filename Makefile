@@ -28,7 +28,10 @@ demo: .venv/.stamp ## the digits net in three formats, then ready for TensorRT i
 test: .venv/.stamp ## the quick tests
 	$(BIN)/pytest -n 2 -m "not slow"
 
-test-slow: .venv/.stamp ## the tests that take longer than a second each
+.venv/.rtx: .venv/.stamp
+	-$(BIN)/pip install --quiet -c constraints.txt tensorrt-rtx-cu13 && touch $@
+
+test-slow: .venv/.stamp .venv/.rtx ## the tests that take longer than a second each, NVIDIA's builder among them
 	$(BIN)/pytest -m slow
 
 lint: .venv/.stamp ## ruff (rules and format), the floors between the rooms, and the links of the documentation

@@ -7,8 +7,10 @@ looked up in the surface. The tests at the end show the check failing.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -345,3 +347,20 @@ def monitor(trt):
     (problem,) = check(surface, [text]).problems
     assert "IProgressMonitor.step_complete" in problem
     assert "2" in problem
+
+
+RTX_PACKAGE = "tensorrt_rtx_bindings.tensorrt_rtx."
+SEEN = sorted(check(tensorrt_double.surface_of("11.4"), sources()).seen)
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("name", SEEN)
+def test_tensorrt_rtx_has_the_same_names_and_signatures(name: str) -> None:
+    found = reduce(getattr, name.split("."), pytest.importorskip("tensorrt_rtx"))
+    owner, _, member = name.partition(".")
+    methods = tensorrt_double.surface_of("11.4")["classes"].get(owner, {}).get("methods", {})
+    text = str(getattr(found, "__doc__", "")).replace(RTX_PACKAGE, "tensorrt.")
+    lines = [re.sub(r"^\s*\d+\. ", "", line) for line in text.splitlines()]
+    described = {line for line in lines if "(self: tensorrt." in line and " -> " in line}
+    if member in methods and described:
+        assert described <= set(methods[member]["signatures"])
