@@ -196,10 +196,43 @@ def _usage_faults(error: TyperException) -> list[_CliFault]:
     command = "modelc" if context is None else context.command_path
     hint = f"{command} --help"
     options: Sequence[str] = getattr(error, "possibilities", None) or ()
-    near = nearest_names(str(getattr(error, "option_name", "")), options, count=2)
-    if near:
-        message, hint = message.partition(" (")[0], f"did you mean {' or '.join(near)}?"
+    option = str(getattr(error, "option_name", ""))
+    near, owners = nearest_names(option, options, count=2), _commands_with(option, context)
+    if owners:
+        hint = f"{option} is an option of {' and '.join(owners)}"
+    elif near:
+        hint = f"did you mean {' or '.join(near)}?"
+    if owners or near:
+        message = message.partition(" (")[0]
+    elif (invalid := _invalid_value(error)) is not None:
+        message, hint = invalid
     return [_CliFault(kind="UsageError", message=message, hint=hint)] if message else []
+
+
+def _commands_with(option: str, context: typer.Context | None) -> list[str]:
+    """Return the commands that have an option, as `modelc export`."""
+    if not option or context is None:
+        return []
+    root = context.find_root()
+    commands = getattr(root.command, "commands", {})
+    return [
+        f"{root.command_path} {name}"
+        for name, command in commands.items()
+        if any(option in one.opts for one in command.params)
+    ]
+
+
+_KINDS = {"int_parsing": "a whole number", "float_parsing": "a number"}
+
+
+def _invalid_value(error: TyperException) -> tuple[str, str] | None:
+    """Return the message and the hint for a value that is no number; None for other errors."""
+    list_errors, parameter = getattr(error.__cause__, "errors", None), getattr(error, "param", None)
+    found = list_errors()[0] if list_errors is not None else {}
+    kind = _KINDS.get(found.get("type", ""))
+    if kind is None or parameter is None:
+        return None
+    return f"{parameter.opts[-1]} cannot be {found['input']!r}", f"give {kind}"
 
 
 def _print_faults(

@@ -35,18 +35,28 @@ def export(
     given: Given,
 ) -> None:
     """Convert a checkpoint and validate every artifact against the eager model."""
-    from ..pipeline.make_order import choose_precision, make_order
+    from ..core.kinds import Precision
+    from ..pipeline.make_order import choose_precision, lowers_rest, make_order
     from ..pipeline.order import Wanted
     from .execute import execute
     from .judging_options import read_limits
     from .run_options import cache_folder
 
     call, artifacts = read_record(CallOptions, given), read_record(ArtifactOptions, given)
-    precision = choose_precision(artifacts)
+    rests = all(map(lowers_rest, map(Wanted.parse, artifacts.to)))
+    precision = choose_precision(artifacts, rest=rests)
+    wanted = tuple(Wanted.parse(text, precision) for text in artifacts.to)
+    if precision is not Precision.FP32 and all(":" in text for text in artifacts.to):
+        raise UsageError(
+            f"--{precision} has no effect: each --to has its own precision",
+            hint=f"leave out --{precision}, or give --to {wanted[0].target}",
+            option=str(precision),
+            code=ErrorCode.NO_EFFECT,
+        )
     order = make_order(
-        given,
+        _rest_of_flags(artifacts, given) if rests else given,
         checkpoint,
-        tuple(Wanted.parse(text, precision) for text in artifacts.to),
+        wanted,
         limits=read_limits(call.tolerance),
         cache=cache_folder(),
     )

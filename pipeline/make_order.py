@@ -12,6 +12,7 @@ from ..converters.registry import target_for, target_named
 from ..core.contract import EAGER, Target
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.kinds import QUANTIZED, Precision
+from ..core.target_extensions import RestLowered
 from ..core.verdict import Limits
 from .call_options import CallOptions
 from .limit_text import DEFAULT_METRIC, Measuring, parse_drop
@@ -89,6 +90,13 @@ def choose_precision(options: ArtifactOptions, *, rest: bool = False) -> Precisi
             option=str(asked[0]), code=ErrorCode.UNSUPPORTED,
         )  # fmt: skip
     return asked[0] if asked else Precision.FP32
+
+
+def lowers_rest(wanted: Wanted) -> bool:
+    """Return whether what a quantizer leaves in floating point is lowered for this target."""
+    quantized = replace(wanted, precision=Precision.INT8)
+    made_by = (target_named(wanted.target), *_iter_origins(quantized))
+    return any(isinstance(target, RestLowered) for target in made_by)
 
 
 def make_source(checkpoint: Path, given: Given) -> Source:
@@ -210,7 +218,8 @@ def make_settings(given: Given, wanted: Sequence[Wanted] = ()) -> dict[str, str]
         text = SEPARATOR.join(map(str, values))
         settings[one.field] = str(not one.negated).lower() if value is True else text
     targets = {one.target for one in wanted}
-    check_libraries(parse_options(settings), [one for one in TrtLibrary if one in targets])
+    check_libraries(settings, [one for one in TrtLibrary if one in targets])
+    parse_options(settings)
     return settings
 
 

@@ -17,7 +17,6 @@ from ..core.errors import (
     Option,
     UsageError,
     encodable,
-    unknown_name_error,
 )
 from ..core.grammar import parse_input
 from ..core.kinds import QUANTIZED, Capture, Precision
@@ -216,7 +215,7 @@ class _Planner:
                 option="calib",
                 code=ErrorCode.NO_SAMPLES,
             )
-        chosen = _choose_quantizers(able, target, self.order)
+        chosen = _choose_quantizers(able, wanted, self.order)
         return tuple(one for one in chosen if _offers_method(one, wanted, self.order))
 
 
@@ -231,10 +230,12 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     no_ends = "no artifact has half precision: add --fp16 or --bf16"
     if halves:
         no_ends = f"{half_steps[0].name} keeps float32 inputs and outputs: add --to onnx:fp16"
+    instead = f" in place of --{half_steps[0].wanted.precision}" if half_steps else ""
+    no_int8 = f"no artifact is quantized: give --int8{instead}"
     asked = {
-        "--calib": (lowering.calibration, quantizes, "no artifact is quantized: add --int8"),
-        "--quantizer": (lowering.quantizer, quantizes, "no artifact is quantized: add --int8"),
-        "--calib-method": (lowering.method, quantizes, "no artifact is quantized: add --int8"),
+        "--calib": (lowering.calibration, quantizes, no_int8),
+        "--quantizer": (lowering.quantizer, quantizes, no_int8),
+        "--calib-method": (lowering.method, quantizes, no_int8),
         "--rest": (lowering.rest, rests, "no artifact is quantized for TensorRT: add --int8"),
         "--half-io": (lowering.half_io, ends, no_ends),
         "--max-trials": (lowering.max_trials, searches, "no search: add --int8 and --min-sqnr"),
@@ -290,14 +291,17 @@ def _assign_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def _choose_quantizers(
-    able: Sequence[Quantizer], target: Target, order: Order
+    able: Sequence[Quantizer], wanted: Wanted, order: Order
 ) -> Sequence[Quantizer]:
     """Return the requested quantizer, or all available ones."""
     if order.lowering.quantizer is not None:
         named = find_quantizer(order.lowering.quantizer)
         if named not in able:
-            raise unknown_name_error(
-                f"quantizer for {target.NAME}", named.NAME, [one.NAME for one in able]
+            raise UsageError(
+                f"{named.NAME} does not quantize {wanted.name}",
+                hint=f"give {' or '.join(one.NAME for one in able)}",
+                option="quantizer",
+                code=ErrorCode.UNSUPPORTED,
             )
         able = [named]
     ready = [one for one in able if one.readiness().ready]
@@ -319,7 +323,12 @@ def _offers_method(quantizer: Quantizer, wanted: Wanted, order: Order) -> bool:
         order.lowering.method in one.METHODS[way] for one in quantizers_for(*way)
     ):
         return False
-    raise unknown_name_error("calibration method", order.lowering.method, list(methods))
+    raise UsageError(
+        f"{quantizer.NAME} has no calibration method {order.lowering.method!r} for {wanted.name}",
+        hint=f"give {' or '.join(methods)}",
+        option="calib-method",
+        code=ErrorCode.UNSUPPORTED,
+    )
 
 
 def _check_wanted(target: Target, wanted: Wanted, order: Order) -> None:

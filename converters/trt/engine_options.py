@@ -158,7 +158,8 @@ def _read_capabilities(settings: Mapping[str, str]) -> tuple[str, ...]:
     names = {part.strip() for text in _read_list(settings, "compute_capabilities")
              for part in text.split(",")}  # fmt: skip
     for name in sorted(names - {*COMPUTE_CAPABILITIES}):
-        raise unknown_name_error("compute capability", name, COMPUTE_CAPABILITIES)
+        known = f"some of {', '.join(COMPUTE_CAPABILITIES)}"
+        raise _option_error("compute_capabilities", name, known)
     return tuple(one for one in COMPUTE_CAPABILITIES if one in names)
 
 
@@ -179,17 +180,17 @@ _LACKING: Mapping[TrtLibrary, Mapping[str, str]] = {
 }
 
 
-def check_libraries(options: EngineOptions, libraries: Collection[TrtLibrary]) -> None:
-    """Check that one of the libraries has each option that differs from its default.
+def check_libraries(settings: Mapping[str, str], libraries: Collection[TrtLibrary]) -> None:
+    """Check that one of the libraries has each option that is given.
 
     Raises:
         UsageError: none of them has it.
     """
-    plain, libraries = EngineOptions(), tuple(libraries)
-    for one in fields(EngineOptions):
-        reasons = [_LACKING[library].get(one.name, "") for library in libraries]
-        if reasons and all(reasons) and getattr(options, one.name) != getattr(plain, one.name):
-            name = one.name.replace("_", "-")
+    libraries = tuple(libraries)
+    for key in settings:
+        reasons = [_LACKING[library].get(key, "") for library in libraries]
+        if reasons and all(reasons):
+            name = key.replace("_", "-")
             raise UsageError(
                 f"{libraries[0]} does not have --{name}: {reasons[0]}",
                 hint="leave it out",

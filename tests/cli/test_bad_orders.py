@@ -81,6 +81,22 @@ def test_a_sample_file_that_is_not_there_is_told(refuse: Refuse, digits: tuple[s
             "error: atol is -1.0, expected a finite number, 0 or more",
         ),
         (("--to", "onnx", "--model-arg", "depth"), "error: --model-arg 'depth' is not KEY=VALUE"),
+        (("--to", "onnx", "--feeds", "two"), "error: --feeds cannot be 'two'"),
+        (("--to", "onnx", "--atol", "x"), "error: --atol cannot be 'x'"),
+        (("--to", "onnx:fp16", "--int8", "--calib", "random"), "error: --int8 has no effect"),
+        (("--to", "onnx", "--int8", "--fp16"), "error: --fp16 and --int8 exclude each other"),
+        (
+            ("--to", "tensorrt-onnx", "--fp16", "--calib", "random"),
+            "give --int8 in place of --fp16",
+        ),
+        (
+            ("--to", "tensorrt-onnx", "--fp8", "--calib", "random", "--quantizer", "nncf"),
+            "error: nncf does not quantize tensorrt-onnx-fp8",
+        ),
+        (
+            ("--to", "tensorrt-onnx:int4", "--calib", "random", "--calib-method", "entropy"),
+            "hint:  give awq or rtn",
+        ),
     ],
 )
 def test_an_option_that_makes_no_sense_is_told(
@@ -96,7 +112,6 @@ def test_an_option_that_makes_no_sense_is_told(
         (("export", "a.pt"), "Missing option '--to'"),
         (("export", "a.pt", "--to", "onnx", "--xyzzy", "9"), "No such option: --xyzzy"),
         (("export", "a.pt", "--to", "onnx", "--capture", "foto"), "'foto' is not one of 'auto'"),
-        (("export", "a.pt", "--to", "onnx", "--feeds", "two"), "'--feeds'"),
         (("inspect",), "Missing argument 'path'"),
     ],
 )
@@ -170,6 +185,7 @@ def test_with_debug_the_traceback_comes_before_the_error(door: Door) -> None:
         ("--quite", "did you mean --quiet"),
         ("--inptu", "did you mean --input"),
         ("--mn-sqnr", "did you mean --min-sqnr"),
+        ("--prepare-only", "--prepare-only is an option of modelc run and modelc build-trt"),
         ("--xyzzy", "modelc export --help"),
     ],
 )

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from modelc.converters.registry import TARGETS
+from modelc.core.contract import Target
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.kinds import Precision
 from modelc.core.records import sha256_of
 from modelc.pipeline.api import build
-from modelc.pipeline.make_order import build_order
+from modelc.pipeline.make_order import build_order, lowers_rest
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 
@@ -106,3 +108,8 @@ def test_a_target_made_from_eager_is_built_from_the_checkpoint(
         digits_source.checkpoint, to="torchscript", out=tmp_path, against=digits_source
     ).manifest
     assert found.exit_code == 0
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.NAME)
+def test_only_tensorrt_lowers_what_a_quantizer_leaves(target: Target) -> None:
+    assert lowers_rest(Wanted(target=target.NAME)) is target.NAME.startswith("tensorrt")

@@ -102,9 +102,9 @@ def test_an_option_that_the_library_lacks_is_an_error(
     options = parse_options({setting: value})
     name = setting.replace("_", "-")
     with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, option=name)):
-        check_libraries(options, [library])
-    check_libraries(options, [*TrtLibrary])
-    check_libraries(options, [])
+        check_libraries({setting: value}, [library])
+    check_libraries({setting: value}, [*TrtLibrary])
+    check_libraries({setting: value}, [])
     assert options_for(options, library) == EngineOptions()
 
 
