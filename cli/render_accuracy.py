@@ -79,7 +79,7 @@ def show_tradeoffs(console: Console, artifact: Artifact) -> None:
         "SQNR dB": any(p.sqnr is not None for p in shown),
         "drop": any(p.drop is not None for p in shown),
         "ms (fp32)": any(p.latency is not None for p in shown),
-        "int8 work": any(p.share is not None for p in shown),
+        "quantized work": any(p.share is not None for p in shown),
     }
     named = [name for name, used in columns.items() if used]
     table = new_table(
@@ -133,7 +133,7 @@ def _tradeoff_cells(point: TradeOff, accuracy: Accuracy | None) -> dict[str, str
         if accuracy is None or point.drop is None
         else drop_text(accuracy, point.drop),
         "ms (fp32)": latency,
-        "int8 work": figure_text(point.share, ".0%"),
+        "quantized work": figure_text(point.share, ".0%"),
     }
 
 

@@ -20,6 +20,7 @@ from .onnx_custom_ops import (
 )
 from .onnx_rewrites import (
     complete_spectra,
+    expand_attention_masks,
     name_padded_axes,
     rewrite_int64_comparisons,
     rewrite_whole_pools,
@@ -49,6 +50,7 @@ def export_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, CapturedProgram]:
     name_padded_axes(model)
     rewrite_int64_comparisons(model, job.signature)
     rewrite_whole_pools(model, job.signature)
+    expand_attention_masks(model)
     feeds = (job.example, *job.feeds)
     tabulate_size_numbers(model, max(feeds, key=lambda feed: sum(a.size for a in feed.values())))
     return model, captured

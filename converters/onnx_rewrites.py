@@ -327,3 +327,34 @@ def _holds_input(pool: onnx_ir.Node, known: Mapping[str | None, tuple[int, ...] 
 
 def _integers_of(node: onnx_ir.Node, name: str) -> tuple[int, ...]:
     return tuple(node.attributes.get_ints(name, ()))
+
+
+_MASK = 3  # the input of Attention
+
+
+def expand_attention_masks(model: onnx_ir.Model) -> int:
+    """Repeat each mask of Attention that has one row for all queries, in place; return how many.
+
+    ONNX allows such masks. ONNX Runtime 1.24 rejects them on the CPU.
+    """
+    import onnx_ir
+
+    found = [
+        node
+        for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph)
+        if node.op_type == "Attention" and node.domain == "" and _has_one_row(node)
+    ]
+    for node in found:
+        writer, query = NodeWriter(node), node.inputs[0]
+        # the queries are (batch, queries, width) with the number of heads, else one axis behind
+        axis = 1 if "q_num_heads" in node.attributes else 2
+        rows = writer.add("Shape", query, start=axis, end=axis + 1)
+        shape = writer.add("Concat", rows, writer.integers(1), axis=0)
+        node.replace_input_with(_MASK, writer.add("Expand", node.inputs[_MASK], shape))
+    return len(found)
+
+
+def _has_one_row(node: onnx_ir.Node) -> bool:
+    mask = node.inputs[_MASK] if len(node.inputs) > _MASK else None
+    shape = None if mask is None else mask.shape
+    return shape is not None and len(shape) > 1 and shape[-2] == 1

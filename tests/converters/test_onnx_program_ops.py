@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from modelc.converters import onnx_model
+from modelc.core.contract import Feed
 
 from .eager_agreement import JobOf, assert_agrees, job_of_calls
 
@@ -131,3 +132,28 @@ def test_a_division_of_non_negative_sizes_is_one_operator(job_of: JobOf) -> None
     found = [node.op_type for node in onnx.load(job.folder / "model.onnx").graph.node]
     assert "Div" in found
     assert "Mod" not in found
+
+
+class MaskedAttention(nn.Module):
+    """Keys that a mask of one row for all queries leaves out, and a mask of all."""
+
+    def forward(self, x: Tensor, keys: Tensor) -> dict[str, Tensor]:
+        whole = keys[:, None, None, :] & keys[:, None, :, None]
+        return {
+            name: functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+            for name, mask in (("one_row", keys[:, None, None, :]), ("whole", whole))
+        }
+
+
+@pytest.mark.parametrize("opset", [20, 23])
+def test_a_mask_of_attention_may_have_one_row(job_of: JobOf, opset: int) -> None:
+    specs = ("x:float32[batch=1..4,2,seq=2..9,8]", "keys:bool[batch,seq]")
+    job = job_of(MaskedAttention(), *specs, outputs=("one_row", "whole"), opset=opset)
+    draw = np.random.default_rng(3)
+    feeds: list[Feed] = []
+    for batch, length in ((1, 2), (3, 9), (4, 5)):
+        x = draw.normal(size=(batch, 2, length, 8)).astype(np.float32)
+        keys = draw.random((batch, length)) < 0.5
+        keys[:, 0] = True
+        feeds.append({"x": x, "keys": keys})
+    assert_agrees(job, feeds)
