@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 TARGET = "tensorrt-rtx"
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8", "int4")
+_CALIBRATED = {"int8", "fp8", "int4"}
 SHAPES = ("dynamic", "static")
 BUILT, BUG = "built", 70
 _SECONDS = re.compile(rf"convert {TARGET}(?:-(\w+))? +([\d.]+) s")
@@ -108,6 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--write", type=Path, help="the table to write")
     args = parser.parse_args(argv)
+    args.out = args.out.resolve()  # each export has a folder of its own
     args.out.mkdir(parents=True, exist_ok=True)
     log = args.out / "results.jsonl"
     known = {(one.case, one.shapes) for one in read_results(log)}
@@ -187,11 +189,12 @@ def _export_command(
     })  # fmt: skip
     static = [part for name in fixed for part in ("--static", name)] if shapes == "static" else []
     samples = str(_SHIPPED.with_name("digits_calib")) if checkpoint == _SHIPPED else "random"
-    int8 = ["--calib", samples, "--calib-samples", "16"] if "int8" in precisions else []
+    calibrated = not _CALIBRATED.isdisjoint(precisions)
+    calib = ["--calib", samples, "--calib-samples", "16"] if calibrated else []
     factory = ["--model", FACTORY, "--model-arg", f"name={case.name}"]
     return [
         sys.executable, "-m", "modelc", "export", str(checkpoint), *asked, *case.options,
-        *([] if case.family == _SAMPLE else factory), *targets, *static, *int8,
+        *([] if case.family == _SAMPLE else factory), *targets, *static, *calib,
         "--sensitivity", "0", "--no-cache", "-o", "out", "--json",
     ]  # fmt: skip
 
@@ -249,7 +252,11 @@ def make_table(results: Sequence[EngineResult]) -> str:
     for precision in PRECISIONS:
         cells = [f"{counts[precision, one]} of {total[precision, one]}" for one in SHAPES]
         lines.append(f"| {precision} | {' | '.join(cells)} |")
-    lines += ["", f"| architecture | shapes | {' | '.join(PRECISIONS)} |", "| --- " * 6 + "|"]
+    lines += [
+        "",
+        f"| architecture | shapes | {' | '.join(PRECISIONS)} |",
+        "| --- " * (len(PRECISIONS) + 2) + "|",
+    ]
     rows: dict[tuple[str, str], dict[str, EngineResult]] = {}
     for one in results:
         rows.setdefault((one.case, one.shapes), {})[one.precision] = one
