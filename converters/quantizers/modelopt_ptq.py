@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import replace
@@ -158,7 +159,7 @@ def _quantize_weights(job: QuantizeJob, method: str) -> Quantized:
         ConversionError: ModelOpt rejected the model, or no product can be quantized.
     """
     place = create_workspace(job, opset=_BLOCK_OPSET)
-    rows = _turn_weights(place)
+    rows = _prepare_weights(place)
     block = next((b for b in _BLOCKS if all(n % b == 0 for n in rows.values())), _BLOCKS[-1])
     odd = sorted(name for name, count in rows.items() if count % block)
     if not set(rows) - {*odd, *job.keep}:
@@ -178,30 +179,31 @@ def _quantize_weights(job: QuantizeJob, method: str) -> Quantized:
     return replace(result, notes=(*result.notes, note)) if odd else result
 
 
-def _turn_weights(place: QuantizerWorkspace) -> dict[str, int]:
-    """Transpose the weights of Gemm nodes with transB; return the rows of each product's weights.
+def _prepare_weights(place: QuantizerWorkspace) -> dict[str, int]:
+    """Give each product weights of its own, not transposed; return the number of their rows.
 
-    ModelOpt scales along the first axis, whichever it is.
+    ModelOpt 0.47 scales along the first axis, whichever it is. Its `awq` scales weights that two
+    products share, and then the data of one of them alone.
     """
     import onnx
     from onnx import numpy_helper
 
     model = place.load()
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    readers = Counter(name for node in all_nodes(model.graph) for name in node.input)
     rows: dict[str, int] = {}
     for node in model.graph.node:
         weight = constants.get(node.input[1]) if node.op_type in _WEIGHT_PRODUCTS else None
         if weight is None or len(weight.dims) != 2:  # noqa: PLR2004 - a matrix
             continue
         turned = next((one for one in node.attribute if one.name == "transB" and one.i), None)
+        array = numpy_helper.to_array(weight)
         if turned is not None:
-            turned.i = 0
-            node.input[1] = f"{weight.name}::transposed"
-            if node.input[1] not in constants:
-                array = numpy_helper.to_array(weight).T.copy()
-                constants[node.input[1]] = numpy_helper.from_array(array, node.input[1])
-                model.graph.initializer.append(constants[node.input[1]])
-        rows[node.name] = constants[node.input[1]].dims[0]
+            turned.i, array = 0, array.T.copy()
+        if turned is not None or readers[weight.name] > 1:
+            node.input[1] = f"{weight.name}::{node.name}"
+            model.graph.initializer.append(numpy_helper.from_array(array, node.input[1]))
+        rows[node.name] = array.shape[0]
     read = {name for node in all_nodes(model.graph) for name in node.input}
     unread = [one for one in model.graph.initializer if one.name not in read]
     for tensor in unread:

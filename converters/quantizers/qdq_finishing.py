@@ -66,6 +66,7 @@ def finish_model(
         fold_weights(model)
     make_names_unique(model.graph)
     sort_nodes(model.graph)
+    _restore_shapes(model.graph, place.load().graph)
     path = job.folder / _NAME
     data = f"{_NAME}.data"
     call_framework(
@@ -95,6 +96,19 @@ def finish_model(
         },
         notes=(note + ", ".join(sorted(origin.lost)),) if origin.lost else (),
     )
+
+
+def _restore_shapes(graph: onnx.GraphProto, parent: onnx.GraphProto) -> None:
+    """Give tensors the shapes that the parent has, and the others none.
+
+    ModelOpt infers shapes of its own, which may be wrong: (batch, 16) as one of three dims.
+    """
+    known = {one.name: one.type.tensor_type.shape for one in (*parent.value_info, *parent.output)}
+    for value in (*graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        tensor.ClearField("shape")
+        if value.name in known:
+            tensor.shape.CopyFrom(known[value.name])
 
 
 def fold_weights(model: onnx.ModelProto) -> None:

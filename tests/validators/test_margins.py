@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from modelc.core.kinds import Precision
@@ -48,6 +49,17 @@ def test_what_cancels_is_measured_at_its_usual_scale() -> None:
     verdict = judged(*[(USUAL + n, USUAL + n + off) for n in range(3)], (tiny, tiny + off))
     assert not next(o for o in verdict.outputs if o.feed == "3").passed
     assert margin_on_feed(verdict, "3") > 6
+
+
+@pytest.mark.parametrize(("times", "passes"), [(1.0, True), (2.5, True), (3.5, False)])
+def test_on_a_small_output_an_error_may_be_as_large_as_elsewhere(
+    times: float, passes: bool
+) -> None:
+    tiny, off = USUAL * 0.001, 1e-3 * np.where(np.arange(40) % 2, 1.0, -1.0)
+    others = [(USUAL + n / 8, USUAL + n / 8 + off) for n in range(6)]
+    verdict = judged(*others, (tiny, tiny + times * off))
+    assert all(one.passed for one in verdict.outputs if one.feed != "6")
+    assert next(one for one in verdict.outputs if one.feed == "6").passed is passes
 
 
 def test_a_large_error_on_a_small_output_is_beyond_all_the_same() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from modelc.converters import onnx_model
 from modelc.converters.onnx_coverage import measure_coverage
@@ -43,8 +43,10 @@ Quantize = Callable[..., Quantized]
 def quantize(tmp_path: Path) -> Quantize:
     """`quantize(precision, method=..., keep=...)`: the result on a Gemm, a MatMul and another."""
 
-    def run(precision: Precision, **changes: object) -> Quantized:
-        onnx.save(products(), tmp_path / "parent.onnx")
+    def run(
+        precision: Precision, model: onnx.ModelProto | None = None, **changes: object
+    ) -> Quantized:
+        onnx.save(model or products(), tmp_path / "parent.onnx")
         folder = tmp_path / f"{precision}-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         signature = merge_inputs([parse_input("x:float32[batch=1..16,256]")], {})
@@ -179,3 +181,41 @@ def test_int4_writes_nothing_into_the_package(quantize: Quantize) -> None:
 @pytest.mark.parametrize("precision", [Precision.FP8, Precision.INT4])
 def test_inspection_says_the_precision(precision: Precision, quantize: Quantize) -> None:
     assert onnx_model.inspect(quantize(precision).path).quantized is precision
+
+
+TIED = """<ir_version: 10, opset_import: ["": 20]>
+g (float[batch,256] x) => (float[batch,256] z) {
+    [gain] a = Mul(x, gains) [first] h = Gemm<transB = 1>(a, w, b) [act] r = Relu(h)
+    [second] y = Gemm<transB = 1>(r, w, b) [sum] s = Add(y, x) [third] z = MatMul(s, w)
+}"""
+
+
+@pytest.mark.parametrize("method", ["awq", "rtn"])
+def test_products_that_share_weights_are_right(method: str, quantize: Quantize) -> None:
+    model = parser.parse_model(TIED)
+    draw = np.random.default_rng(9)
+    gains, w, b = np.logspace(-1, 1, 256), draw.normal(0, 0.06, (256, 256)), draw.normal(0, 1, 256)
+    for name, array in (("gains", gains), ("w", w), ("b", b)):
+        model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+    found = open_onnx(quantize(Precision.INT4, model, method=method).path, "cpu").run({"x": X})["z"]
+    wanted = (np.maximum(X * gains @ w.T + b, 0) @ w.T + b + X) @ w
+    assert np.linalg.norm(found - wanted) < 0.25 * np.linalg.norm(wanted)  # 12 dB
+
+
+@pytest.mark.parametrize("precision", [Precision.FP8, Precision.INT4])
+def test_shapes_are_those_of_the_parent(precision: Precision, quantize: Quantize) -> None:
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
+        g (float[batch,256] x) => (float[batch,16] z)
+        <int64[3] parts = {0, 16, 16}, int64[1] k = {2}> {
+            [one] a = MatMul(x, w) [split] r = Reshape(a, parts) [two] c = MatMul(r, v)
+            [less] z = Squeeze(c, k)
+        }""")
+    draw = np.random.default_rng(9)
+    for name, shape in (("w", (256, 256)), ("v", (16, 1))):
+        array = draw.normal(0, 0.06, shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    model = onnx.shape_inference.infer_shapes(model)
+    made = onnx.load(quantize(precision, model).path)
+    onnx.checker.check_model(made, full_check=True)
+    (z,) = made.graph.output
+    assert z == model.graph.output[0]
