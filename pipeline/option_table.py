@@ -188,7 +188,7 @@ class JudgingOptions:
         commands=On.JUDGING, kind=_N, least=0, metavar="NUMBER")
     min_sqnr: float | None = option(
         None, "min-sqnr",
-        "Minimum signal-to-noise ratio; with --int8, layers stay in float until it is met.",
+        "Minimum signal-to-noise ratio; a quantizer keeps layers in float until it is met.",
         Panel.VALIDATION, commands=On.JUDGING, kind=_N, metavar="DB")
     search: float | None = option(
         None, "search", "Search this long for a feed on which a passed artifact is wrong.",
@@ -275,9 +275,9 @@ class LoweringOptions:
         parse=lambda text: None if text == val.AUTO else text, partial=True, metavar="NAME")
     method: str | None = option(
         None, "calib-method",
-        "minmax, entropy, percentile (onnxruntime); max, entropy (modelopt); mixed, "
-        "performance (nncf) ...; default: that of each quantizer. Quantizers without it are "
-        "skipped.",
+        "minmax, entropy, percentile (onnxruntime); max, entropy (modelopt; FP8: max; INT4: awq, "
+        "rtn); mixed, performance (nncf) ...; default: that of each quantizer. Quantizers "
+        "without it are skipped.",
         commands=On.MAKING, partial=True, metavar="METHOD")
     half_io: bool = switch(
         "half-io", "With --fp16 or --bf16, convert inputs and outputs too.", Panel.PRECISION,
@@ -293,8 +293,8 @@ class LoweringOptions:
         metavar="PATTERN")
     max_trials: int | None = option(
         None, "max-trials",
-        "With --int8 and --min-sqnr or --max-drop: maximum number of artifacts to build in the "
-        "search for the layers to keep in floating point; default 32.", commands=On.MAKING,
+        "With a quantizer and --min-sqnr or --max-drop: maximum number of artifacts to build in "
+        "the search for the layers to keep in floating point; default 32.", commands=On.MAKING,
         kind=_W, least=1, most=100_000, partial=True, metavar="N")
 
 
