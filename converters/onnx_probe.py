@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .onnx_files import WeightStore
 
 _HALVES = (10, 16)  # onnx.TensorProto.FLOAT16 and BFLOAT16
+_LAST_PLAIN = 16  # BFLOAT16; ONNX Runtime has only Q and DQ for the types beyond, FP8 and INT4
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 _MADE = "::made"  # suffix of a tensor that is still computed while its readers get another
 _FORM = "::form"
@@ -142,14 +143,17 @@ class OnnxProbe:
             )
 
     def forms(self, feed: Feed) -> Mapping[str, TensorForm]:
-        """Return shapes from a run that outputs only shapes; dtypes from inference."""
+        """Return shapes from a run that outputs only shapes; dtypes from inference.
+
+        Tensors of FP8 and INT4 have none: ONNX Runtime has no Shape for them.
+        """
         import onnx
         from onnx import helper
 
         typed = {
             name: str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
             for name, value in self._known.items()
-            if value.type.tensor_type.elem_type
+            if 0 < value.type.tensor_type.elem_type <= _LAST_PLAIN
         }
         made = [out for node in self.nodes for out in node.outputs if out in typed]
         probe = onnx.ModelProto()

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+import onnx
 import pytest
 
+from modelc.converters.onnx_probe import open_probe
 from modelc.converters.registry import TARGETS
 from modelc.core.contract import Feed
 from modelc.core.signature import Signature
@@ -91,3 +93,20 @@ def test_a_given_tensor_is_computed_but_its_readers_read_the_given(opened: Opene
     np.testing.assert_allclose(found[names[-1]], made, rtol=1e-4, atol=1e-5)
     rows = found[probe.outputs[0]]
     np.testing.assert_allclose(rows[0], rows[1], rtol=1e-5, atol=1e-6)  # without anything of x
+
+
+def test_tensors_of_fp8_have_no_form(tmp_path: Path) -> None:
+    fp8 = onnx.TensorProto.FLOAT8E4M3FN
+    scale = onnx.helper.make_tensor("scale", onnx.TensorProto.FLOAT, [], [0.5])
+    zero = onnx.helper.make_tensor("zero", fp8, [], [0.0])
+    nodes = [
+        onnx.helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        onnx.helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = onnx.helper.make_graph(nodes, "fp8", ports[:1], ports[1:], [scale, zero])
+    opsets = [onnx.helper.make_opsetid("", 19)]
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+
+    assert set(open_probe(path).forms({"x": np.ones(2, np.float32)})) == {"y"}
