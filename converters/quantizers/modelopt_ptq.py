@@ -161,21 +161,22 @@ def _quantize_weights(job: QuantizeJob, method: str) -> Quantized:
     place = create_workspace(job, opset=_BLOCK_OPSET)
     rows = _prepare_weights(place)
     block = next((b for b in _BLOCKS if all(n % b == 0 for n in rows.values())), _BLOCKS[-1])
-    odd = sorted(name for name, count in rows.items() if count % block)
+    odd = sorted(name for name, count in rows.items() if not count or count % block)
     if not set(rows) - {*odd, *job.keep}:
         raise NothingQuantizedError(
             f"no matrix product has weights whose rows are a multiple of {_BLOCKS[-1]}"
         )
     samples = calibration_samples(job, _model_inputs(place))
-    made = call_quietly(
-        "ModelOpt", lambda: _call_weight_quantizer(place, block, method, samples, (*job.keep, *odd))
-    )
+    made = _call_weight_quantizer(place, block, method, samples, (*job.keep, *odd))
     origin = QuantizedBy(
         quantizer=NAME, packages=_PACKAGES, method=method, activations="float",
         weights=f"int4 in blocks of {block}",
     )  # fmt: skip
     result = finish_model(made, job, place, _NOT_OBSERVED, origin)
-    note = f"kept in floating point, as their rows are no multiple of {block}: {', '.join(odd)}"
+    note = (
+        f"kept in floating point, as their weights are no float32 matrix whose rows are a multiple "
+        f"of {block}: {', '.join(odd)}"
+    )
     return replace(result, notes=(*result.notes, note)) if odd else result
 
 
@@ -194,7 +195,10 @@ def _prepare_weights(place: QuantizerWorkspace) -> dict[str, int]:
     rows: dict[str, int] = {}
     for node in model.graph.node:
         weight = constants.get(node.input[1]) if node.op_type in _WEIGHT_PRODUCTS else None
-        if weight is None or len(weight.dims) != 2:  # noqa: PLR2004 - a matrix
+        if weight is None:
+            continue
+        if len(weight.dims) != 2 or weight.data_type != onnx.TensorProto.FLOAT:  # noqa: PLR2004 - a matrix
+            rows[node.name] = 0  # ModelOpt would scale along the first axis, whatever it is
             continue
         turned = next((one for one in node.attribute if one.name == "transB" and one.i), None)
         array = numpy_helper.to_array(weight)
@@ -226,7 +230,8 @@ def _call_weight_quantizer(
     modelopt = importlib.import_module("modelopt.onnx.quantization")  # it has no types
     model = str(place.model.absolute())
     feeds = list(samples) if method == "awq" else []
-    with chdir(place.folder):
+
+    def quantize() -> onnx.ModelProto:
         made: onnx.ModelProto = modelopt.quantize_int4(
             model,
             calibration_method=_WEIGHT_METHODS[method],
@@ -239,7 +244,10 @@ def _call_weight_quantizer(
             awqlite_fuse_nodes=False,  # 0.47 reads the fused scales as arrays of CuPy
             log_level="CRITICAL",
         )
-    return made
+        return made
+
+    with chdir(place.folder):
+        return call_quietly("ModelOpt", quantize)
 
 
 @contextmanager

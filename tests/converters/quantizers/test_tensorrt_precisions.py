@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -185,37 +186,56 @@ def test_inspection_says_the_precision(precision: Precision, quantize: Quantize)
 
 TIED = """<ir_version: 10, opset_import: ["": 20]>
 g (float[batch,256] x) => (float[batch,256] z) {
-    [gain] a = Mul(x, gains) [first] h = Gemm<transB = 1>(a, w, b) [act] r = Relu(h)
-    [second] y = Gemm<transB = 1>(r, w, b) [sum] s = Add(y, x) [third] z = MatMul(s, w)
+    [one] a = Gemm<transB = 1>(x, w, b) [act] r = Relu(a) [two] y = Gemm<transB = 1>(r, v, c)
+    [three] h = Gemm<transB = 1>(y, w, b) [again] q = Relu(h) [four] z = Gemm<transB = 1>(q, v)
 }"""
 
 
 @pytest.mark.parametrize("method", ["awq", "rtn"])
 def test_products_that_share_weights_are_right(method: str, quantize: Quantize) -> None:
-    model = parser.parse_model(TIED)
-    draw = np.random.default_rng(9)
-    gains, w, b = np.logspace(-1, 1, 256), draw.normal(0, 0.06, (256, 256)), draw.normal(0, 1, 256)
-    for name, array in (("gains", gains), ("w", w), ("b", b)):
+    model, draw = parser.parse_model(TIED), np.random.default_rng(9)
+    w, v = draw.uniform(-0.06, 0.06, (128, 256)), draw.uniform(-0.09, 0.09, (256, 128))
+    b, c = draw.uniform(-0.06, 0.06, 128), draw.uniform(-0.09, 0.09, 256)
+    for name, array in (("w", w), ("b", b), ("v", v), ("c", c)):
         model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
-    found = open_onnx(quantize(Precision.INT4, model, method=method).path, "cpu").run({"x": X})["z"]
-    wanted = (np.maximum(X * gains @ w.T + b, 0) @ w.T + b + X) @ w
+    path = quantize(Precision.INT4, model, method=method).path
+    found = open_onnx(path, "cpu").run({"x": X})["z"]
+    y = np.maximum(X @ w.T + b, 0) @ v.T + c
+    wanted = np.maximum(y @ w.T + b, 0) @ v.T
     assert np.linalg.norm(found - wanted) < 0.25 * np.linalg.norm(wanted)  # 12 dB
 
 
-@pytest.mark.parametrize("precision", [Precision.FP8, Precision.INT4])
-def test_shapes_are_those_of_the_parent(precision: Precision, quantize: Quantize) -> None:
+def test_weights_that_are_no_float32_matrix_stay(quantize: Quantize) -> None:
     model = parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
-        g (float[batch,256] x) => (float[batch,16] z)
-        <int64[3] parts = {0, 16, 16}, int64[1] k = {2}> {
-            [one] a = MatMul(x, w) [split] r = Reshape(a, parts) [two] c = MatMul(r, v)
-            [less] z = Squeeze(c, k)
+        g (float[batch,256] x) => (float[batch,1,256] z, double[batch,256] d) {
+            [one] a = MatMul(x, w) [wide] x3 = Unsqueeze(a, k) [stack] z = MatMul(x3, t)
+            [cast] xd = Cast<to = 11>(x) [double] d = MatMul(xd, v)
         }""")
     draw = np.random.default_rng(9)
-    for name, shape in (("w", (256, 256)), ("v", (16, 1))):
+    for name, array in (
+        ("w", draw.normal(0, 0.06, (256, 256)).astype(np.float32)), ("k", np.array([1])),
+        ("t", draw.normal(0, 0.06, (1, 256, 256)).astype(np.float32)),
+        ("v", draw.normal(0, 0.06, (256, 256))),
+    ):  # fmt: skip
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    made = quantize(Precision.INT4, model)
+    assert measure_coverage(made.path, {"x": X}).layers == {"int4": 1, "fp32": 1, "fp64": 1}
+    assert {"stack", "double"} <= set(re.split("[ ,]+", made.notes[0]))
+
+
+def test_shapes_are_those_of_the_parent(quantize: Quantize) -> None:
+    """ModelOpt takes the products of each row with each other for three dims: (batch, 16, 1)."""
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
+        g (float[batch,256] x) => (float[batch,16] z) <int64[1] k = {-1}, int64[1] m = {16}> {
+            [one] a = MatMul(x, w)
+            [rows] n = Shape<start = 0, end = 1>(x) [all] s = Concat<axis = 0>(n, m, m)
+            [split] r = Reshape(a, s) [two] h = MatMul(x, v) [column] u = Unsqueeze(h, k)
+            [each] c = MatMul(r, u) [less] d = Squeeze(c, k) [bias] z = Add(d, b)
+        }""")
+    draw = np.random.default_rng(9)
+    for name, shape in (("w", (256, 256)), ("v", (256, 16)), ("b", (16,))):
         array = draw.normal(0, 0.06, shape).astype(np.float32)
         model.graph.initializer.append(numpy_helper.from_array(array, name))
-    model = onnx.shape_inference.infer_shapes(model)
-    made = onnx.load(quantize(precision, model).path)
+    made = onnx.load(quantize(Precision.FP8, onnx.shape_inference.infer_shapes(model)).path)
     onnx.checker.check_model(made, full_check=True)
-    (z,) = made.graph.output
-    assert z == model.graph.output[0]
+    assert made.graph.output[0] == model.graph.output[0]
