@@ -119,7 +119,7 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
         outcome = STATE_OUTCOMES.get(attempt.outcome, attempt.outcome)
         reason = f": {attempt.reason}" if attempt.reason else ""
         table.add_row(
-            escape(attempt.capture),
+            escape(attempt.label),
             figure_text(attempt.sqnr, ".1f"),
             latency_text(attempt.latency),
             "" if attempt.size is None else size_text(attempt.size),

@@ -97,7 +97,9 @@ def parse_input(text: str) -> InputPattern:
 # names of other libraries and languages; half precision is fed as float32
 _DTYPE_ALIASES = {
     "float": "float32", "double": "float64", "half": "float32", "float16": "float32",
-    "bfloat16": "float32", "int": "int64", "long": "int64", "boolean": "bool", "byte": "uint8",
+    "bfloat16": "float32", "fp32": "float32", "fp16": "float32", "bf16": "float32",
+    "f32": "float32", "f16": "float32", "fp64": "float64", "int": "int64", "long": "int64",
+    "i64": "int64", "i32": "int32", "boolean": "bool", "byte": "uint8",
 }  # fmt: skip
 
 

@@ -78,7 +78,11 @@ class Dependencies:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """A capture or quantizer that was tried for an artifact, and why it was kept or not."""
+    """A capture or quantizer that was tried for an artifact, and why it was kept or not.
+
+    `rest` is the precision of the layers that a quantizer left, where it was tried with another
+    than asked for.
+    """
 
     capture: str
     outcome: str  # passed | failed | error
@@ -88,6 +92,12 @@ class Attempt:
     latency: Latency | None = None
     size: int | None = None  # bytes
     rewrites: tuple[str, ...] = ()
+    rest: Precision | None = None
+
+    @property
+    def label(self) -> str:
+        """The capture or quantizer, with the rest if it differs: `modelopt, rest fp32`."""
+        return self.capture if self.rest is None else f"{self.capture}, rest {self.rest}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -277,7 +277,7 @@ def convert_step(
         device = run.order.judging.device_for(step.target)
         run.eager.model.release_pages()  # only the artifact runs from here on
         coverage = step.target.coverage(workplace / files[0].name, run.eager.example, device)
-        notes = check_quantized_share(step, coverage)
+        notes = check_quantized_share(step, coverage, keeps=bool(work.run.order.lowering.keep))
         converted = replace(converted, notes=(*converted.notes, *notes))
     return Product(workplace=workplace, converted=converted, files=files, coverage=coverage)
 

@@ -332,6 +332,7 @@ def _record_refusal(recipe: Recipe, error: ModelcError, clock: Clock) -> Attempt
         reason=error.message,
         seconds=clock.seconds,
         rewrites=recipe.rewrites,
+        rest=recipe.rest,
     )
 
 
@@ -345,6 +346,7 @@ def _record_attempt(trial: Trial, clock: Clock) -> Attempt:
         sqnr=trial.verdict.sqnr,
         latency=trial.latency,
         size=trial.size,
+        rest=trial.recipe.rest,
     )
 
 

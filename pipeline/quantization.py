@@ -236,10 +236,13 @@ def quantize_parent(
     return result
 
 
-def check_quantized_share(step: Step, coverage: Coverage | None) -> tuple[str, ...]:
+def check_quantized_share(
+    step: Step, coverage: Coverage | None, *, keeps: bool = False
+) -> tuple[str, ...]:
     """Check that a quantized artifact has layers of its precision; a note if that is not known.
 
-    What cannot be read is judged by the artifact's outputs alone.
+    What cannot be read is judged by the artifact's outputs alone. With `keeps`, the user keeps
+    layers in floating point.
 
     Raises:
         ConversionError: every compute layer is known, and none is quantized. How an engine's own
@@ -260,8 +263,10 @@ def check_quantized_share(step: Step, coverage: Coverage | None) -> tuple[str, .
         return (f"its description names no layer in {precision} ({found})",)
     raise ConversionError(
         f"no layer of {step.name} is in {precision} ({found or 'none'})",
-        hint=Hint("keep fewer layers with ", Option("keep-fp")),
-        option="keep-fp",
+        hint=Hint("keep fewer layers with ", Option("keep-fp"))
+        if keeps
+        else Hint("choose a precision that is not quantized: ", Option("fp16")),
+        option="keep-fp" if keeps else "",
     )
 
 

@@ -169,7 +169,7 @@ def attempts_section(rows: Sequence[ResultRow]) -> Markup | None:
             outcome = STATE_OUTCOMES.get(one.outcome, one.outcome)
             size = NO_VALUE if one.size is None else size_text(one.size)
             timed = NO_VALUE if one.latency is None else milliseconds_text(one.latency.milliseconds)
-            found.append((row.name, code_tag(one.capture), outcome, one.reason,
+            found.append((row.name, code_tag(one.label), outcome, one.reason,
                           ratio(one.sqnr), timed, size, seconds_text(one.seconds)))  # fmt: skip
     head = ("artifact", "method", "outcome", "reason", ">SQNR", ">latency", ">size", ">time")
     return table_tag("Attempts", *head, rows=found) if found else None

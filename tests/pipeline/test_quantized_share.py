@@ -54,9 +54,10 @@ def test_one_int8_layer_is_enough() -> None:
 
 @pytest.mark.parametrize("found", [coverage(fp16=3), coverage(fp32=1, tf32=2), coverage()])
 def test_no_int8_layer_among_known_ones_is_an_error(found: Coverage) -> None:
-    with pytest.raises(ConversionError) as caught:
-        check_quantized_share(step(), found)
-    assert caught.value.option == "keep-fp"
+    for keeps, option in ((True, "keep-fp"), (False, "")):
+        with pytest.raises(ConversionError) as caught:
+            check_quantized_share(step(), found, keeps=keeps)
+        assert caught.value.option == option
 
 
 def test_other_precisions_are_not_checked() -> None:
