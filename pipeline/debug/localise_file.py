@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...converters.registry import TARGETS, target_for
+from ...converters.registry import TARGETS, target_for, target_named
 from ...core.contract import EAGER, Target
 from ...core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ...core.events import Tell, ignore_events
@@ -149,8 +149,12 @@ def _probe_target(path: Path) -> Probed:
     if isinstance(target, Probed):
         return target
     origin = next(iter(target.MADE_FROM.values()))
-    hint = f"debug its parent: modelc export --to {origin}"
-    if origin == EAGER:
+    if origin != EAGER:
+        parent = path.name.removesuffix(target.SUFFIX) + target_named(origin).SUFFIX
+        beside = [folder / parent for folder in (path.parent, path.parent.parent)]
+        made = next((one for one in beside if one.is_file()), None)
+        hint = f"modelc debug {made or f'the {parent} that it was made from'}"
+    else:
         able = [one.NAME for one in TARGETS if isinstance(one, Probed)]
         hint = f"debug the same model in another format: modelc export --to {' or '.join(able)}"
     raise UsageError(

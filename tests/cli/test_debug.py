@@ -64,3 +64,17 @@ def test_a_size_that_cannot_be_read_is_usage(
     ran = door("debug", digits_copy / "model.onnx", "--activations", text)
     assert ran.returncode == 2
     assert f"{text!r}" in ran.stderr
+
+
+def test_of_an_engine_the_onnx_that_it_was_made_from_is_named(
+    door: Callable[..., CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "pending").mkdir()
+    engine = tmp_path / "pending" / "model.fp16.rtx.engine"
+    engine.write_bytes(b"vtrt" + bytes(64))
+    assert "model.fp16.trt.onnx" in door("debug", engine).stderr.splitlines()[-1]
+    onnx = tmp_path / "model.fp16.trt.onnx"
+    onnx.write_bytes(b"\x08")
+    ran = door("debug", engine)
+    assert ran.returncode == 2
+    assert ran.stderr.splitlines()[-1] == f"hint:  modelc debug {onnx}"
