@@ -124,8 +124,9 @@ def _check_limits(limits: Limits, usual: Tolerance) -> None:
 # units of roundoff, 110 dB), 6e-4 in fp16 (one rounding to 11 bits, 64 dB). Sums that cancel on one
 # feed leave such errors; a wrong branch that is merely small there leaves larger ones.
 ROUNDOFF_SHARE = 1 / 50
-# Or an error of three times the median over the feeds: on most of them it passes beside the signal.
-_USUAL_ERRORS, _LEAST_MEASURED = 3.0, 6
+# Or, where the output is at most a tenth of its usual peak, an error of three times the median over
+# the feeds: on most of them it passes beside the signal.
+_USUAL_ERRORS, _LEAST_MEASURED, _SMALL = 3.0, 6, 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,10 +165,11 @@ class OutputScale:
     def excuses(self, found: OutputVerdict, tolerance: Tolerance) -> bool:
         """Whether the errors are roundoff: within the floor, with enough SQNR at the usual power.
 
-        Without a noise floor (lower precision) they may also be as large as on other feeds. The
+        Without a noise floor (lower precision) small outputs may also err as on other feeds. The
         SQNR keeps the limit strict for sparse outputs, whose peak is far above their power.
         """
-        usual = 0.0 if tolerance.floor_factor is not None else _USUAL_ERRORS * self.error
+        small = (found.peak or 0.0) <= _SMALL * self.peak
+        usual = _USUAL_ERRORS * self.error if small and tolerance.floor_factor is None else 0.0
         if found.max_abs is None or found.max_abs > max(self.floor(tolerance), usual):
             return False
         sqnr = to_decibel(self.signal, found.noise)
