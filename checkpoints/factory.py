@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import glob
 import importlib
 import inspect
 import traceback
@@ -197,10 +198,15 @@ def _import_module(name: str, asked: str) -> ModuleType:
 
 def _list_importable() -> list[str]:
     """Return dotted names of the modules in the user's folders, two levels deep."""
-    names = []
-    for here in map(Path, code_folders()):
-        files = [*here.glob("*.py"), *here.glob("*/*.py"), *here.glob("*/*/*.py")]
-        names += [".".join(file.relative_to(here).with_suffix("").parts) for file in files]
+    patterns = ("*.py", "*/*.py", "*/*/*.py")
+    files = [
+        Path(file)
+        for folder in code_folders()
+        for pattern in patterns
+        # Path.glob fails on a folder that vanishes meanwhile
+        for file in glob.glob(pattern, root_dir=folder)  # noqa: PTH207
+    ]
+    names = [".".join(file.with_suffix("").parts) for file in files]
     return [name.removesuffix(".__init__") for name in names]
 
 

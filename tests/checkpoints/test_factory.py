@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from torch import nn
 
 from modelc.checkpoints.factory import call_factory
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
+
+from ..reasons import has_code
 
 Write = Callable[[str], str]
 
@@ -87,6 +91,23 @@ def test_a_missing_module_is_reported_with_the_closest(write_module: Write) -> N
         call_factory(f"{name[:-1]}:Net", {})
     assert caught.value.code is ErrorCode.NOT_FOUND
     assert name in caught.value.hint
+
+
+def test_a_folder_that_vanishes_meanwhile_is_passed_over(
+    write_module: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, scan = write_module(TYPED), os.scandir
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def vanish(path: str = ".") -> Any:
+        if str(path).endswith("gone"):
+            raise FileNotFoundError(2, "No such file or directory")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", vanish)
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NOT_FOUND)):
+        call_factory(f"{name}x:Net", {})
 
 
 def test_a_missing_factory_is_reported_with_close_names(write_module: Write) -> None:
