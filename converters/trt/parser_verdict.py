@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -70,7 +70,7 @@ def parse_in_child(path: str, parent: ParentConnection) -> ParserVerdict:  # noq
     problems = [
         ParserProblem(
             node=error.node_name(),
-            operator=error.node_operator(),
+            operator=error.node_operator() or _operator_of(error.func()),
             text=_describe_error(error.desc()),
             code=error.code().name,
         )
@@ -125,6 +125,12 @@ _OF_TABLE = frozenset({
 })  # fmt: skip
 
 
+def _operator_of(function: str) -> str:
+    """Return the operator that a function of the parser imports: `importTopK`; empty for others."""
+    operator = function.removeprefix("import")
+    return "" if operator == function else operator
+
+
 def use_verdict(
     findings: Sequence[TrtFinding],
     verdict: ParserVerdict,
@@ -144,7 +150,8 @@ def use_verdict(
     ):
         return tuple(findings)
     rest = [one for one in findings if one.fault not in _OF_TABLE]
-    problems = [_problem_finding(one, origins) for one in verdict.problems]
+    places = [one.place for one in findings if one.fault in _OF_TABLE]
+    problems = [_problem_finding(one, origins, places) for one in verdict.problems]
     of_table = [one for one in findings if one.fault in _OF_TABLE] if problems else []
     others = [
         replace(one, severity=TrtSeverity.WARNING)
@@ -154,11 +161,16 @@ def use_verdict(
     return (*problems, *rest, *others)
 
 
-def _problem_finding(problem: ParserProblem, origins: Mapping[str, NodeOrigin]) -> TrtFinding:
+def _problem_finding(
+    problem: ParserProblem, origins: Mapping[str, NodeOrigin], places: Iterable[str]
+) -> TrtFinding:
+    """Return the finding; a node that the parser does not name is the table's first of its kind."""
     origin = origins.get(problem.node, UNKNOWN_ORIGIN)
     node = " ".join(filter(None, (problem.operator, problem.node))) or "the model"
     place = f"{origin.module} ({node})" if origin.module else node
     place += f" at {origin.source}" if origin.source else ""
+    if problem.operator and not problem.node:
+        place = next((one for one in places if f"({problem.operator} " in one), place)
     what = f"{PARSER} rejects {problem.operator or 'the model'}"
     detail = f"{problem.text} [{problem.code}]"
     return TrtFinding(TrtFault.PARSER, TrtSeverity.ERROR, what, place, detail)

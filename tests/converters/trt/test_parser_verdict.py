@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from modelc.benchmarks.tensorrt_parser import measure
 from modelc.converters.trt.parser_verdict import ParserProblem, ParserVerdict, ask_parser
@@ -177,6 +177,29 @@ def test_the_real_parser_names_the_node(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
     found = ask_parser(path)
     assert [(one.node, one.operator) for one in found.problems] == [("second", "MyOp")]
+
+
+def test_a_node_that_the_parser_does_not_name_is_the_tables(job_of: Callable[..., Job]) -> None:
+    job = job_of("Det")
+    (table,) = run_preflight(job).blockers
+    nameless = ParserProblem(node="", operator="Det", text="no", code="UNSUPPORTED_NODE_ATTR")
+    verdict = ParserVerdict(version=VERSION, problems=(nameless,))
+    (line,) = run_preflight(job, ask=lambda _: verdict).blockers
+    assert line.partition(":")[0] == table.partition(":")[0]
+    assert "Det node" in line
+
+
+@pytest.mark.rtx
+@pytest.mark.slow
+def test_the_operator_is_known_by_the_function_that_failed(tmp_path: Path) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    text = """<ir_version: 10, opset_import: ["": 20]>
+        g (float[4,4] x, int64[4,4] i) => (float[4,4] y) {
+            y = ScatterElements<axis = 0, reduction = "add">(x, i, x)
+        }"""
+    onnx.save(parser.parse_model(text), tmp_path / "model.onnx")
+    (problem,) = ask_parser(tmp_path / "model.onnx").problems
+    assert problem.operator == "ScatterElements"
 
 
 def test_every_model_of_the_benchmark_is_one_operator() -> None:
