@@ -260,11 +260,11 @@ def inspect(path: Path) -> Inspection:
         weights=elements,
         operators=operators,
         metadata={entry.key: entry.value for entry in model.metadata_props},
-        quantized=_quantized_precision(operators, elements),
+        quantized=_precision_of_layers(operators, elements),
     )
 
 
-def _quantized_precision(
+def _precision_of_layers(
     operators: Mapping[str, int], elements: Mapping[str, int]
 ) -> Precision | None:
     """Return the precision of the Q/DQ nodes by what is stored; None without any."""

@@ -188,8 +188,7 @@ def build_above_one(work: StepWork) -> StepResult | None:
 
 def _try_all(work: StepWork) -> _StepAttempts:
     """Try the model with the user's patches only, then with each suggested set of rewrites."""
-    step, run = work.step, work.run
-    tried = _StepAttempts(step=step)
+    step, run, tried = work.step, work.run, _StepAttempts(step=work.step)
     tried.all_of(recipes_for(step, _user_patches(run.order)), work)
     _try_full_rest(tried, work)
     if not step.captures or tried.has_passed():

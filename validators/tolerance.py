@@ -50,8 +50,8 @@ TOLERANCES: dict[Precision, Tolerance] = {
         atol=1e-2, rtol=0.5, min_sqnr=15.0, min_cosine=0.97, min_agreement=0.9
     ),
     # E4M3 has 4 bits of significand: one rounding errs by 32 dB, a layer's weights and activations
-    # by 29 dB, which is 6 to 11 dB more than in INT8, and adds up as there. Measured: 10 to 15 dB in
-    # ten small transformers with random weights (benchmarks/tensorrt_rtx.py), 20 to 43 dB in others.
+    # by 29 dB, which is 6 to 11 dB more than in INT8, and adds up as there. Measured: 10 to 15 dB
+    # in ten small transformers with random weights (benchmarks/tensorrt_rtx.py).
     Precision.FP8: Tolerance(
         atol=1e-2, rtol=0.5, min_sqnr=10.0, min_cosine=0.94, min_agreement=0.85
     ),

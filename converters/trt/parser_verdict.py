@@ -170,7 +170,12 @@ def _problem_finding(
     place = f"{origin.module} ({node})" if origin.module else node
     place += f" at {origin.source}" if origin.source else ""
     if problem.operator and not problem.node:
-        place = next((one for one in places if f"({problem.operator} " in one), place)
+        place = next((one for one in places if _is_of(one, problem.operator)), place)
     what = f"{PARSER} rejects {problem.operator or 'the model'}"
     detail = f"{problem.text} [{problem.code}]"
     return TrtFinding(TrtFault.PARSER, TrtSeverity.ERROR, what, place, detail)
+
+
+def _is_of(place: str, operator: str) -> bool:
+    """Return whether it is `head (TopK node)` or `TopK node`."""
+    return place.startswith(f"{operator} ") or f"({operator} " in place

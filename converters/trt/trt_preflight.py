@@ -19,7 +19,6 @@ from .engine_options import (
     parse_options,
     profiles_for,
 )
-from .gpu_support import find_unsupported_types
 from .parser_support import (
     BODIES,
     DATA_DEPENDENT,
@@ -35,6 +34,7 @@ from .parser_support import (
     TABLE_SOURCE,
     TABLE_VERSION,
     UNSUPPORTED,
+    find_unsupported_types,
     find_violations,
 )
 from .parser_verdict import PARSER, ParserVerdict, use_verdict

@@ -6,7 +6,7 @@ import pytest
 from onnx import parser
 from onnx_ir import serde
 
-from modelc.converters.trt.gpu_support import find_unsupported_types
+from modelc.converters.trt.parser_support import find_unsupported_types
 from modelc.converters.trt.trt_findings import TrtFault, TrtFinding
 from modelc.converters.trt.trt_installation import TrtLibrary
 

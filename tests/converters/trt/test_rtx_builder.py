@@ -26,7 +26,7 @@ from modelc.converters.trt.engine_options import (
     ShapeRange,
 )
 from modelc.converters.trt.engine_records import BuildRequest, BuildResult
-from modelc.converters.trt.gpu_support import find_unsupported_types
+from modelc.converters.trt.parser_support import find_unsupported_types
 from modelc.converters.trt.trt_findings import TrtFault
 from modelc.converters.trt.trt_installation import TrtLibrary
 from modelc.core.errors import ConversionError, ErrorCode
