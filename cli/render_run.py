@@ -133,8 +133,8 @@ def _show_model_artifacts(console: Console, one: ModelOutcome, manifest: Manifes
         print_line(console, f"  [dim]hint: {escape(str(key_hint(failure.full_hint)))}[/]")
     for pending in waiting:
         show_pending(console, pending)
-        command = f"{pending.command} {one.folder}"
-        print_line(console, f"  finish on a GPU host: {escape(command)}")
+    for command in dict.fromkeys(pending.command for pending in waiting):
+        print_line(console, f"  finish on a GPU host: {escape(f'{command} {one.folder}')}")
     print_lines(console, warnings)
 
 
