@@ -28,6 +28,7 @@ class AutocastDraft:
     """A model as AutoCast reads it, and what has to be restored afterwards."""
 
     path: Path
+    copies: tuple[str, ...]  # nodes that copy an output, in its own type
     doubles: frozenset[str]  # inputs and outputs of float64, which AutoCast makes float32
     infinite: Mapping[str, Array]  # names of constants with infinities
     makers: Mapping[str, str]  # producing node by tensor
@@ -46,13 +47,14 @@ def write_draft(model: onnx.ModelProto, parent: Path, folder: Path) -> AutocastD
 
     folder.mkdir()
     _separate_body_weights(model.graph)
-    _separate_outputs(model.graph)
+    copies = _separate_outputs(model.graph)
     doubles = _declare_float32(model.graph)
     copy_external_weights(model, parent, folder)
     path = folder / "model.onnx"
     onnx.save_model(model, str(path))
     return AutocastDraft(
         path=path,
+        copies=copies,
         doubles=doubles,
         infinite=_find_infinities(model, folder),
         makers={name: node.name for node in model.graph.node for name in node.output},
@@ -82,19 +84,21 @@ def _separate_body_weights(graph: onnx.GraphProto) -> None:
             node.input[:] = [names.get(name, name) for name in node.input]
 
 
-def _separate_outputs(graph: onnx.GraphProto) -> None:
-    """Give each output that nodes read too a node of its own.
+def _separate_outputs(graph: onnx.GraphProto) -> tuple[str, ...]:
+    """Give each output that nodes read too a node of its own; return their names.
 
     AutoCast 0.47 fails on an output whose readers have another type.
     """
     import onnx
 
     read = GraphWiring(graph).readers
+    copies = []
     for name in [one.name for one in graph.output if one.name in read]:
         inner = f"{name}::inner"
         _rename_tensor(graph, name, inner)
-        copy = onnx.helper.make_node("Identity", [inner], [name], name=f"{name}::output")
-        graph.node.append(copy)
+        copies.append(onnx.helper.make_node("Identity", [inner], [name], name=f"{name}::output"))
+    graph.node.extend(copies)
+    return tuple(copy.name for copy in copies)
 
 
 def _declare_float32(graph: onnx.GraphProto) -> frozenset[str]:
@@ -143,7 +147,8 @@ def run_autocast(draft: AutocastDraft, job: Job, keep: Sequence[str]) -> onnx.Mo
     """
     import onnx
 
-    half = call_framework("ModelOpt AutoCast", lambda: _call_autocast(draft.path, job, keep))
+    kept = (*keep, *draft.copies)
+    half = call_framework("ModelOpt AutoCast", lambda: _call_autocast(draft.path, job, kept))
     shutil.rmtree(draft.path.parent)
     _restore_infinities(half, draft.infinite)
     _restore_doubles(half.graph, draft.doubles)

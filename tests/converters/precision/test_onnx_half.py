@@ -162,6 +162,18 @@ def test_an_output_may_also_be_read_within(onnx_file: OnnxFile, made: Made, half
     np.testing.assert_array_equal(found["n"], wanted["n"])
 
 
+def test_an_output_that_is_kept_and_read_stays_exact(onnx_file: OnnxFile, made: Made) -> None:
+    path = onnx_file(
+        """g (float[N,4] x) => (float[N,4] a, float[N,4] y) {
+            [one] a = Mul(x, big) [two] y = MatMul(a, w)
+        }""",
+        big=np.float32(1e30),
+        w=RANDOM.standard_normal((4, 4)).astype(np.float32) * np.float32(1e-30),
+    )
+    half, _ = made(path, FP16, FEED)
+    np.testing.assert_array_equal(run(half, FEED)["a"], run(path, FEED)["a"])
+
+
 def test_an_output_that_overflows_cannot_be_half(onnx_file: OnnxFile, made: Made) -> None:
     path = onnx_file("g (float[N,4] x) => (float[N,4] y) { [up] y = Mul(x, w) }", w=np.float32(1e5))
     with pytest.raises(
