@@ -100,7 +100,7 @@ def describe_changed_file(artifact: Artifact | Pending, folder: Path) -> str:
     """
     for file in artifact.files:
         path = folder / file.name
-        if not path.exists():
+        if not path.is_file():
             if file.role == "debug":
                 continue
             return f"{file.name} is missing"

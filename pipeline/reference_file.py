@@ -243,8 +243,8 @@ def read_references(
     if index is None:
         raise RuntimeError("the step has no references")
     found = tuple(_make_reference(*one, answers, files[-1].name) for one in feeds)
-    if not found:
-        raise _make_fault(files[-1].name, "holds no feed")
+    if all(one.feed.beyond for one in found):
+        raise _make_fault(files[-1].name, "holds no feed within the domain")
     return StoredReferences(index=index, references=found, answers=answers)
 
 
@@ -336,7 +336,8 @@ def _read_output(
     if not stored.delta:
         return array
     base = run[name]
-    if base.shape != array.shape or array.dtype.kind != "i" or base.dtype.kind != "f":
+    fits = array.dtype.kind == "i" and base.dtype.kind == "f"
+    if base.shape != array.shape or not fits or array.dtype.itemsize == 1:  # no float of a byte
         raise ValueError(f"a difference of {name!r} does not fit")
     kind = np.dtype(f"f{array.dtype.itemsize}")
     with np.errstate(over="ignore"):

@@ -228,3 +228,10 @@ def test_runs_killed_before_each_change_leave_no_fault() -> None:
     assert found["faults"] == []
     assert found["kills"]["rebuild"] > 40
     assert found["found"]["unfinished commit"] > 4
+
+
+def test_a_folder_in_place_of_a_file_is_a_missing_file(digits_copy: Path) -> None:
+    (artifact,) = (one for one in load_manifest(digits_copy).artifacts if one.name == "onnx")
+    (digits_copy / "model.onnx").unlink()
+    (digits_copy / "model.onnx").mkdir()
+    assert describe_changed_file(artifact, digits_copy).startswith("model.onnx ")

@@ -197,6 +197,17 @@ def with_misfit_delta(index: dict[str, Any], _: dict[str, Array]) -> None:
     answer["outputs"]["scores"] = {"array": 0, "delta": True}
 
 
+def with_byte_delta(index: dict[str, Any], arrays: dict[str, Array]) -> None:
+    answer = next(one for one in index["answers"] if one["variant"] == EXACT)
+    arrays["77"] = np.zeros((2, 5), np.int8)
+    answer["outputs"]["scores"] = {"array": 77, "delta": True}
+
+
+def beyond_the_domain(index: dict[str, Any], _: dict[str, Array]) -> None:
+    for feed in index["feeds"]:
+        feed["beyond"] = True
+
+
 def without_feeds(index: dict[str, Any], _: dict[str, Array]) -> None:
     index["feeds"] = []
 
@@ -207,7 +218,8 @@ def with_wrong_types(index: dict[str, Any], _: dict[str, Array]) -> None:
 
 CHANGES = [
     without_arrays, with_objects, with_records, with_text, with_other_feed, with_unknown_output,
-    without_run, with_misfit_delta, without_feeds, with_wrong_types,
+    without_run, with_misfit_delta, with_byte_delta, beyond_the_domain, without_feeds,
+    with_wrong_types,
 ]  # fmt: skip
 
 
