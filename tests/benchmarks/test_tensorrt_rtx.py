@@ -9,6 +9,7 @@ import pytest
 from modelc.benchmarks.tensorrt_rtx import (
     BUILT,
     CHOSEN,
+    PRECISIONS,
     SAMPLES,
     EngineResult,
     build_engines,
@@ -40,14 +41,14 @@ def test_the_table_counts_what_was_built_and_names_what_was_not() -> None:
 
 @pytest.mark.rtx
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "resnet-plain", "vae-decoder"])
-def test_small_nets_are_built_in_every_precision(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "count"), [("bert", 6), ("resnet-plain", 4), ("vae-decoder", 3)])
+def test_small_nets_are_built_in_every_precision(tmp_path: Path, name: str, count: int) -> None:
+    """Too few channels for FP8 and INT4 in the second, and in the third for INT8 as well."""
     pytest.importorskip("tensorrt_rtx")
-    found = {
-        one.precision: one
-        for one in build_engines(case_named(name), "dynamic", tmp_path / name, 600)
-    }
+    results = build_engines(case_named(name), "dynamic", tmp_path / name, 600, PRECISIONS[:count])
+    found = {one.precision: one for one in results}
     assert {one.state for one in found.values() if one.precision != "bf16"} == {BUILT}
     assert found["fp16"].layers.keys() <= {"fp16", "fp32"}
-    assert found["int8"].layers["int8"] > 0
+    for precision in PRECISIONS[3:count]:
+        assert found[precision].layers[precision] > 0
     assert "int8" not in found["fp32"].layers
