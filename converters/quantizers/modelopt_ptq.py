@@ -12,7 +12,7 @@ import importlib
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ...core.contract import Quantized, QuantizeJob, Readiness
 from ...core.kinds import Precision
 from ..installed_packages import package_versions
-from ..onnx_topology import all_nodes
+from ..onnx_topology import all_nodes, load_model
 from .qdq_finishing import QuantizedBy, finish_model
 from .quantization_checks import (
     ActivationStats,
@@ -64,6 +64,9 @@ _NEEDS = ("nvidia-modelopt", "onnx-graphsurgeon", "onnxslim", "lief")
 _PACKAGES = ("nvidia-modelopt", "onnxruntime-gpu", "onnxruntime", "onnx")
 _EXTENSIONS = "modelopt.onnx.quantization.extensions"
 _WEIGHT_PRODUCTS = ("Gemm", "MatMul")
+_MATRIX = 2  # number of dims
+_ODD = "their weights are no matrices of float32"
+_TENSORRT = "tensorrt-onnx"
 _PATCHED = ("base_quantizer", "calibrate", "qdq_quantizer", "quant_utils", "registry")
 
 
@@ -91,17 +94,47 @@ def quantize(job: QuantizeJob) -> Quantized:
         return _quantize_weights(job, method)
     place = create_workspace(job, opset=_OPSET)
     samples = calibration_samples(job, _model_inputs(place))
-    job = replace(job, method=method)
+    odd = _find_odd_weights(place) if job.consumer == _TENSORRT else ()
+    asked, job = job, replace(job, method=method, keep=(*job.keep, *odd))
     made = _quantize_model(job, place, samples)
     origin = QuantizedBy(quantizer=NAME, packages=_PACKAGES, method=method)
     if job.precision is Precision.FP8:  # a mask's fill costs floats no steps
         origin = replace(origin, activations="fp8", weights="fp8 per channel")
-        return finish_model(made, job, place, _NOT_OBSERVED, origin)
+        return _add_note(finish_model(made, asked, place, _NOT_OBSERVED, origin), _ODD, odd)
     activations = observe_activations(place, made, samples)
     lost = sorted({n for gone in find_lost_tensors(made, activations.useful) for n in gone.readers})
     if lost:
         made = _quantize_model(replace(job, keep=(*job.keep, *lost)), place, samples)
-    return finish_model(made, job, place, activations, replace(origin, lost=lost))
+    result = finish_model(made, asked, place, activations, replace(origin, lost=lost))
+    return _add_note(result, _ODD, odd)
+
+
+def _add_note(result: Quantized, reason: str, names: Collection[str]) -> Quantized:
+    """Add a note on the named nodes that stay in floating point, if there are any."""
+    note = f"kept in floating point, as {reason}: {', '.join(names)}"
+    return replace(result, notes=(*result.notes, note)) if names else result
+
+
+def _find_odd_weights(place: QuantizerWorkspace) -> tuple[str, ...]:
+    """Return the matrix products whose weights are no matrices of float32, by node name.
+
+    ModelOpt takes every weight for a matrix: of a batch of matrices it scales the rows. TensorRT
+    requires the columns. Of float64 it makes scales of float64, which ONNX does not have.
+    """
+    from onnx import TensorProto
+
+    graph = load_model(place.model).graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    found = {
+        node.name: constants[node.input[1]]
+        for node in graph.node
+        if node.op_type in _WEIGHT_PRODUCTS and node.input[1] in constants
+    }
+    return tuple(
+        name
+        for name, weight in found.items()
+        if len(weight.dims) != _MATRIX or weight.data_type != TensorProto.FLOAT
+    )
 
 
 def _model_inputs(place: QuantizerWorkspace) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ Quantize = Callable[..., Quantized]
 
 @pytest.fixture
 def quantize(tmp_path: Path) -> Quantize:
-    """`quantize(precision, method=..., keep=...)`: the result on a Gemm, a MatMul and another."""
+    """`quantize(precision, model, method=..., keep=...)`: the result on a Gemm and MatMuls."""
 
     def run(
         precision: Precision, model: onnx.ModelProto | None = None, **changes: object
@@ -85,6 +85,29 @@ def products() -> onnx.ModelProto:
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], tensors)
     opsets = [helper.make_opsetid("", 20)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def odd_products() -> onnx.ModelProto:
+    """The same with a batch of matrices, a vector and a product in float64 at its end."""
+    model = products()
+    graph = model.graph
+    weights = {
+        "batch": DRAW.normal(0, 0.1, (4, 64, 128)).astype(np.float32),
+        "vector": DRAW.normal(0, 0.1, 128).astype(np.float32),
+        "double": DRAW.normal(0, 0.1, (64, 64)),
+    }
+    graph.initializer.extend(numpy_helper.from_array(one, name) for name, one in weights.items())
+    graph.node.extend([
+        helper.make_node("MatMul", ["z0", "batch"], ["b"], name="batched"),
+        helper.make_node("MatMul", ["b", "vector"], ["v"], name="dot"),
+        helper.make_node("ReduceMean", ["v"], ["m"], name="mean"),
+        helper.make_node("Add", ["z0", "m"], ["s"], name="sum"),
+        helper.make_node("Cast", ["s"], ["d"], name="wider", to=TensorProto.DOUBLE),
+        helper.make_node("MatMul", ["d", "double"], ["e"], name="doubled"),
+        helper.make_node("Cast", ["e"], ["z"], name="narrower", to=TensorProto.FLOAT),
+    ])  # fmt: skip
+    graph.node[4].output[0] = "z0"
+    return model
 
 
 def transposed(node: onnx.NodeProto) -> bool:
@@ -165,6 +188,24 @@ def test_a_kept_product_stays_in_floating_point(precision: Precision, quantize: 
     weights = dequantized_weights(quantize(precision, keep=("matmul",)).path)
     assert "matmul" not in weights
     assert "gemm" in weights
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.FP8, Precision.INT4])
+def test_weights_that_are_no_matrices_of_float32_stay_in_floating_point(
+    precision: Precision, quantize: Quantize
+) -> None:
+    """ModelOpt scales them along a wrong axis, or in float64, or fails."""
+    made = quantize(precision, odd_products())
+    quantized = {
+        node.name
+        for node in onnx.load(made.path).graph.node
+        if any("DequantizeLinear" in name for name in node.input[1:2])
+    }
+    assert {"gemm", "matmul", "wide"} <= quantized
+    assert quantized.isdisjoint({"batched", "dot", "doubled"})
+    named = [set(re.split("[ ,]+", note)) for note in made.notes]
+    assert any({"batched", "dot", "doubled"} <= names for names in named)
+    onnx.checker.check_model(str(made.path), full_check=True)  # infers the types too
 
 
 def test_nothing_that_may_be_int4_is_an_error(quantize: Quantize) -> None:
