@@ -91,7 +91,7 @@ def odd_products() -> onnx.ModelProto:
     """The same with a batch of matrices, a vector and a product in float64 at its end."""
     model = products()
     graph = model.graph
-    weights = {
+    weights: dict[str, NDArray[np.generic]] = {
         "batch": DRAW.normal(0, 0.1, (4, 64, 128)).astype(np.float32),
         "vector": DRAW.normal(0, 0.1, 128).astype(np.float32),
         "double": DRAW.normal(0, 0.1, (64, 64)),
