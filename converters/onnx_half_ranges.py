@@ -14,7 +14,14 @@ from ..core.contract import Array, Feed
 from ..core.kinds import Precision
 from .onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, read_origins
 from .onnx_sessions import open_session, run_session
-from .onnx_topology import GraphWiring, constant_values, float_constants, load_model, name_nodes
+from .onnx_topology import (
+    FLOAT_TYPES,
+    GraphWiring,
+    constant_values,
+    float_constants,
+    load_model,
+    name_nodes,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -105,15 +112,17 @@ def find_overflows(
 def measure_ranges(
     model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]
 ) -> dict[str, TensorRange]:
-    """Return the range of every float32 input and activation, except in bodies of If and Loop.
+    """Return the range of every float input and activation, except in bodies of If and Loop.
 
-    Reduces each tensor inside the graph, so that memory does not grow with their number; a tensor
-    with an additional reader is not fused away.
+    Float64 counts as well, as AutoCast lowers it too. Reduces each tensor inside the graph, so that
+    memory does not grow with their number; a tensor with an additional reader is not fused away.
 
     Raises:
         Exception: anything that ONNX Runtime raises.
     """
     probe, tensors = _add_range_outputs(model)
+    if not tensors:
+        return {}
     session = open_session(probe, folder)
     ranges: dict[str, TensorRange] = {}
     for feed in feeds:
@@ -128,7 +137,7 @@ def measure_ranges(
 
 
 def _add_range_outputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
-    """Add the minimum and maximum of each float32 tensor as outputs; also return the names."""
+    """Add the minimum and maximum of each float tensor as outputs; also return the names."""
     import onnx
     from onnx import helper
 
@@ -136,19 +145,18 @@ def _add_range_outputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[st
     graph = probe.graph
     made = {name for node in graph.node for name in node.output}
     made |= {value.name for value in graph.input}
-    tensors = [
-        value.name
+    types = {
+        value.name: value.type.tensor_type.elem_type
         for value in (*graph.input, *graph.value_info, *graph.output)
-        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT and value.name in made
-    ]
-    tensors = list(dict.fromkeys(tensors))
+        if value.type.tensor_type.elem_type in FLOAT_TYPES and value.name in made
+    }
     del graph.output[:]
-    for index, name in enumerate(tensors):
+    for index, (name, code) in enumerate(types.items()):
         for kind, end in (("ReduceMin", "low"), ("ReduceMax", "high")):
             output = f"{end}::{index}"
             graph.node.append(helper.make_node(kind, [name], [output], name=output, keepdims=0))
-            graph.output.append(helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, []))
-    return probe, tensors
+            graph.output.append(helper.make_tensor_value_info(output, code, []))
+    return probe, list(types)
 
 
 @dataclass(frozen=True, kw_only=True)

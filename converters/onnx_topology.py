@@ -19,6 +19,7 @@ else:
     Node: TypeAlias = Any  # onnx is imported only where it is used
 
 _FLOAT = 1  # onnx.TensorProto.FLOAT
+FLOAT_TYPES = frozenset({_FLOAT, 11})  # and DOUBLE: the types that are converted to half precision
 
 
 def load_model(path: Path) -> onnx.ModelProto:
@@ -82,18 +83,18 @@ def name_nodes(graph: onnx.GraphProto) -> None:
 
 
 def float_constants(graph: onnx.GraphProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Return the float32 constants of a graph, without bodies, by tensor name.
+    """Return the float32 and float64 constants of a graph, without bodies, by tensor name.
 
     They are initializers, or values of Constant and ConstantOfShape nodes.
     """
     for tensor in graph.initializer:
-        if tensor.data_type == _FLOAT:
+        if tensor.data_type in FLOAT_TYPES:
             yield tensor.name, tensor
     for node in graph.node:
         if node.op_type not in ("Constant", "ConstantOfShape"):
             continue
         for attribute in node.attribute:
-            if attribute.name == "value" and attribute.t.data_type == _FLOAT:
+            if attribute.name == "value" and attribute.t.data_type in FLOAT_TYPES:
                 yield node.output[0], attribute.t
 
 

@@ -67,6 +67,22 @@ def test_an_empty_tensor_has_no_range(onnx_file: OnnxFile) -> None:
     assert ranges["y"].peak == 0
 
 
+def test_float64_is_measured_too(onnx_file: OnnxFile) -> None:
+    """AutoCast makes it half precision like float32."""
+    path = onnx_file(
+        """g (double[N,4] x) => (double[N,4] y) { [up] a = MatMul(x, w) [down] y = Mul(a, s) }""",
+        w=EYE.astype(np.float64) * 1e6,
+        s=np.float64(1e-12),
+    )
+    found = forecast(path, [{"x": np.ones((2, 4))}], FP16)
+    assert {one.tensor for one in found} == {"w", "s", "a", "y"}
+
+
+def test_a_model_without_floats_has_no_range(onnx_file: OnnxFile) -> None:
+    path = onnx_file("g (int64[N] x) => (int64[N] y) { [n] y = Neg(x) }")
+    assert not forecast(path, [{"x": np.ones(2, np.int64)}], FP16)
+
+
 def test_activations_that_are_all_tiny_are_found(onnx_file: OnnxFile) -> None:
     (found,) = forecast(big(onnx_file, factor=1e-10), [ONE], FP16)[1:]
     assert " 3.0e-08" in found.reason
