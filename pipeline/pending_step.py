@@ -7,7 +7,7 @@ from pathlib import Path
 from shutil import copy2
 
 from ..core.contract import Deferred, Preflight, Readiness
-from ..core.errors import ConversionError, Hint, ModelcError, Option
+from ..core.errors import LOGGED, ConversionError, Hint, ModelcError, Option
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import FileRecord
 from .attempt import convert_step, make_job
@@ -52,7 +52,9 @@ class BuiltKeeper:
         """Return the failure with the command that judges what was built again."""
         command = self.kept and f"{self.kept.command} {self._context.order.out}"
         given = failure.advice or (failure.hint,)
-        hint = Hint(*given, f"; {command} judges what was built without building it again")
+        again = f"{command} judges what was built without building it again"
+        # the path of the log follows the hint that names it, which is last
+        hint = Hint(again, "; ", *given) if LOGGED in given else Hint(*given, "; ", again)
         return replace(failure, hint=str(hint), advice=hint.parts)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from modelc.core.contract import Job, Preflight, Readiness, Runner, Target
 from modelc.core.errors import (
+    LOGGED,
     ConversionError,
     ErrorCode,
     MissingError,
@@ -284,6 +285,15 @@ def test_an_engine_whose_judging_fails_is_kept_and_not_built_again(
     assert (done.failures, done.pending, done.exit_code) == ((), (), 0)
     assert (tmp_path / "out" / "model.engine").is_file()
     assert not (tmp_path / "out" / ENGINE).exists()
+
+
+@pytest.mark.usefixtures("prepared")
+def test_a_hint_that_names_the_log_ends_with_it(finish: Callable[..., Manifest]) -> None:
+    """Its path is printed behind it."""
+    broken = finish(engine(ready=True, on_open=fails(RunnerError("it broke", hint=LOGGED))))
+    (failure,) = broken.failures
+    assert failure.advice[-1] == LOGGED
+    assert failure.hint.endswith(f"without building it again; {LOGGED}")
 
 
 @pytest.mark.usefixtures("prepared")
