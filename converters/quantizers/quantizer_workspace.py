@@ -8,6 +8,7 @@ import logging
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import chdir
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -71,7 +72,7 @@ def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
     path = folder / _NAME
     found = opset_of(model)
     if found < opset:
-        model = _raise_opset(model, found, opset, external=bool(external))
+        model = _raise_opset(model, found, opset)
     changes = _name_nodes(model) + _lift_constants(model.graph) + _fold_beta(model.graph, folder)
     if changes or found < opset:
         onnx.save(model, str(path))
@@ -80,29 +81,47 @@ def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
     return QuantizerWorkspace(folder=folder, model=path, external=bool(external))
 
 
-def _raise_opset(
-    model: onnx.ModelProto, found: int, opset: int, *, external: bool
-) -> onnx.ModelProto:
-    """Convert the model to a later opset.
+def _raise_opset(model: onnx.ModelProto, found: int, opset: int) -> onnx.ModelProto:
+    """Convert the model to a later opset; its external weights stay in their files.
 
-    The version converter works on one protobuf in memory, so external weights are not supported.
+    The version converter works on one protobuf in memory: for it, external weights are inputs.
     """
     from onnx import version_converter
 
-    if external:
-        raise ConversionError(
-            f"the model has opset {found}, {opset} is required, and its weights are external",
-            hint=Hint("export it with ", Option("opset", "21")),
-            option="opset",
-        )
+    weights = _set_aside_weights(model.graph)
     try:
-        return version_converter.convert_version(model, opset)
+        raised = version_converter.convert_version(model, opset)
     except Exception as error:
         raise ConversionError(
             f"the model has opset {found} and cannot be converted to {opset}",
             hint=Hint("export it with ", Option("opset", "21")),
             option="opset",
         ) from error
+    names = {tensor.name for tensor in weights}
+    inputs = [value for value in raised.graph.input if value.name not in names]
+    del raised.graph.input[:]
+    raised.graph.input.extend(inputs)
+    raised.graph.initializer.extend(weights)
+    return raised
+
+
+def _set_aside_weights(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
+    """Replace the external weights of a graph by inputs, and return them."""
+    from onnx import helper
+    from onnx.external_data_helper import uses_external_data
+
+    weights = [tensor for tensor in graph.initializer if uses_external_data(tensor)]
+    others = [tensor for tensor in graph.initializer if not uses_external_data(tensor)]
+    known = {value.name for value in graph.input}
+    weights, others = deepcopy(weights), deepcopy(others)  # the graph is about to drop its own
+    del graph.initializer[:]
+    graph.initializer.extend(others)
+    graph.input.extend(
+        helper.make_tensor_value_info(one.name, one.data_type, one.dims)
+        for one in weights
+        if one.name not in known
+    )
+    return weights
 
 
 def _lift_constants(graph: onnx.GraphProto) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from modelc.converters.quantizers.quantizer_registry import find_quantizer
 from modelc.converters.quantizers.quantizer_workspace import create_workspace
@@ -50,15 +52,35 @@ def test_an_old_opset_is_converted_and_names_stay(
     assert {node.name for node in model.graph.node} <= {node.name for node in made.graph.node}
 
 
+def test_external_weights_stay_in_their_file_when_the_opset_is_raised(
+    model: onnx.ModelProto, digits: FloatModel, tmp_path: Path
+) -> None:
+    wanted = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
+    inputs = [one.name for one in model.graph.input]
+    onnx.save(
+        model, tmp_path / "parent.onnx", save_as_external_data=True, location="parent.data",
+        size_threshold=0,
+    )  # fmt: skip
+    (tmp_path / "made").mkdir()
+    job = job_in(digits, tmp_path / "made", "onnx", parent=tmp_path / "parent.onnx")
+    place = create_workspace(job, opset=21)
+    made = place.load()
+    assert place.external
+    assert place.model.stat().st_size < (tmp_path / "parent.data").stat().st_size
+    assert made.opset_import[0].version == 21
+    assert [one.name for one in made.graph.input] == inputs
+    found = {one.name: numpy_helper.to_array(one) for one in made.graph.initializer}
+    assert all(np.array_equal(found[name], array) for name, array in wanted.items())
+
+
 def test_an_opset_that_cannot_be_converted_is_an_error(
     model: onnx.ModelProto, digits: FloatModel, tmp_path: Path
 ) -> None:
-    apart, folder = tmp_path / "apart", tmp_path / "made"
-    apart.mkdir()
-    folder.mkdir()
     model.opset_import[0].version = 12
-    onnx.save(model, str(apart / "m.onnx"), save_as_external_data=True, location="m.data")
-    job = job_in(digits, folder, "onnx", parent=apart / "m.onnx")
+    model.graph.node[0].op_type = "Unknown"
+    onnx.save(model, tmp_path / "m.onnx")
+    (tmp_path / "made").mkdir()
+    job = job_in(digits, tmp_path / "made", "onnx", parent=tmp_path / "m.onnx")
     with pytest.raises(ConversionError, match="opset 12") as caught:
         find_quantizer("onnxruntime").quantize(job)
     assert caught.value.option == "opset"
