@@ -293,7 +293,7 @@ def test_a_hint_that_names_the_log_ends_with_it(finish: Callable[..., Manifest])
     broken = finish(engine(ready=True, on_open=fails(RunnerError("it broke", hint=LOGGED))))
     (failure,) = broken.failures
     assert failure.advice[-1] == LOGGED
-    assert failure.hint.endswith(f"without building it again; {LOGGED}")
+    assert broken.pending[0].command in failure.hint
 
 
 @pytest.mark.usefixtures("prepared")
