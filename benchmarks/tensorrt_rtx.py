@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from modelc.benchmarks.coverage_feeds import signature_of
 from modelc.benchmarks.coverage_run import save
 from modelc.converters.installed_packages import package_versions
+from modelc.core.kinds import QUANTIZED
 from modelc.sample_models import digits, encoder, gate, lstm, nested, resnet
 from modelc.tests.nets.cases import FACTORY, Case, build, cases
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 TARGET = "tensorrt-rtx"
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8", "int4")
-_CALIBRATED = {"int8", "fp8", "int4"}
 SHAPES = ("dynamic", "static")
 BUILT, BUG = "built", 70
 _SECONDS = re.compile(rf"convert {TARGET}(?:-(\w+))? +([\d.]+) s")
@@ -189,7 +189,7 @@ def _export_command(
     })  # fmt: skip
     static = [part for name in fixed for part in ("--static", name)] if shapes == "static" else []
     samples = str(_SHIPPED.with_name("digits_calib")) if checkpoint == _SHIPPED else "random"
-    calibrated = not _CALIBRATED.isdisjoint(precisions)
+    calibrated = not QUANTIZED.isdisjoint(precisions)
     calib = ["--calib", samples, "--calib-samples", "16"] if calibrated else []
     factory = ["--model", FACTORY, "--model-arg", f"name={case.name}"]
     return [

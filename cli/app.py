@@ -195,18 +195,20 @@ def _usage_faults(error: TyperException) -> list[_CliFault]:
     context = getattr(error, "ctx", None)
     command = "modelc" if context is None else context.command_path
     hint = f"{command} --help"
-    options: Sequence[str] = getattr(error, "possibilities", None) or ()
-    option = str(getattr(error, "option_name", ""))
-    near, owners = nearest_names(option, options, count=2), _commands_with(option, context)
-    if owners:
-        hint = f"{option} is an option of {' and '.join(owners)}"
-    elif near:
-        hint = f"did you mean {' or '.join(near)}?"
-    if owners or near:
-        message = message.partition(" (")[0]
+    if (other := _other_option(error, context)) is not None:
+        message, hint = message.partition(" (")[0], other  # typer lists its own suggestions
     elif (invalid := _invalid_value(error)) is not None:
         message, hint = invalid
     return [_CliFault(kind="UsageError", message=message, hint=hint)] if message else []
+
+
+def _other_option(error: TyperException, context: typer.Context | None) -> str | None:
+    """Return the hint for an unknown option: the commands that have it, or similar options."""
+    option = str(getattr(error, "option_name", ""))
+    if owners := _commands_with(option, context):
+        return f"{option} is an option of {' and '.join(owners)}"
+    near = nearest_names(option, getattr(error, "possibilities", None) or (), count=2)
+    return f"did you mean {' or '.join(near)}?" if near else None
 
 
 def _commands_with(option: str, context: typer.Context | None) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,10 @@ from ..pipeline.manifest_file import MANIFEST_FILE
 from ..pipeline.option_spec import Given, read_record, specs_of
 from ..pipeline.option_table import ENGINE_OPTIONS, AccuracyOptions, ArtifactOptions, JudgingOptions
 from .command_options import refuse_others, with_options
+
+if TYPE_CHECKING:
+    from ..core.kinds import Precision
+    from ..pipeline.order import Wanted
 
 # Options of a command that finishes a folder; the manifest records the others.
 _FINISH_OPTIONS = {
@@ -36,15 +40,14 @@ def export(
 ) -> None:
     """Convert a checkpoint and validate every artifact against the eager model."""
     from ..core.kinds import Precision
-    from ..pipeline.make_order import choose_precision, lowers_rest, make_order
+    from ..pipeline.make_order import make_order
     from ..pipeline.order import Wanted
     from .execute import execute
     from .judging_options import read_limits
     from .run_options import cache_folder
 
     call, artifacts = read_record(CallOptions, given), read_record(ArtifactOptions, given)
-    rests = all(map(lowers_rest, map(Wanted.parse, artifacts.to)))
-    precision = choose_precision(artifacts, rest=rests)
+    precision, given = _read_precision(tuple(map(Wanted.parse, artifacts.to)), artifacts, given)
     wanted = tuple(Wanted.parse(text, precision) for text in artifacts.to)
     if precision is not Precision.FP32 and all(":" in text for text in artifacts.to):
         raise UsageError(
@@ -53,13 +56,8 @@ def export(
             option=str(precision),
             code=ErrorCode.NO_EFFECT,
         )
-    order = make_order(
-        _rest_of_flags(artifacts, given) if rests else given,
-        checkpoint,
-        wanted,
-        limits=read_limits(call.tolerance),
-        cache=cache_folder(),
-    )
+    limits = read_limits(call.tolerance)
+    order = make_order(given, checkpoint, wanted, limits=limits, cache=cache_folder())
     execute(order, call)
 
 
@@ -101,20 +99,34 @@ def build_trt(
 
 def _build(path: Path, target: str, given: Given) -> None:
     """Build one artifact of the target."""
-    from ..pipeline.make_order import build_order, choose_precision, make_order
+    from ..pipeline.make_order import build_order, make_order
     from ..pipeline.order import Wanted
     from .execute import execute
     from .judging_options import read_limits
     from .run_options import cache_folder
 
     call, artifacts = read_record(CallOptions, given), read_record(ArtifactOptions, given)
-    given = _rest_of_flags(artifacts, given) if target != "openvino" else given
-    precision = choose_precision(artifacts, rest=target != "openvino")
+    precision, given = _read_precision((Wanted.parse(target),), artifacts, given)
     wanted = Wanted(target=target, precision=precision)
     checkpoint = read_record(FileOptions, given).against or path
     limits = read_limits(call.tolerance)
     order = make_order(given, checkpoint, (wanted,), limits=limits, cache=cache_folder())
     execute(build_order(path, order), call)
+
+
+def _read_precision(
+    wanted: tuple[Wanted, ...], artifacts: ArtifactOptions, given: Given
+) -> tuple[Precision, Given]:
+    """Return the precision of the flags, and the options with `--rest` as the flags ask for it.
+
+    Raises:
+        UsageError: the flags exclude each other.
+    """
+    from ..pipeline.make_order import choose_precision, lowers_rest
+
+    rests = all(map(lowers_rest, wanted))
+    precision = choose_precision(artifacts, rest=rests)
+    return precision, _rest_of_flags(artifacts, given) if rests else given
 
 
 def _rest_of_flags(artifacts: ArtifactOptions, given: Given) -> Given:

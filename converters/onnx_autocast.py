@@ -14,7 +14,14 @@ from ..capture.framework_errors import call_framework
 from ..capture.rewrite import swap_attribute
 from ..core.contract import Array, Job
 from .onnx_guard import copy_external_weights
-from .onnx_topology import GraphWiring, all_nodes, constant_values, float_constants
+from .onnx_topology import (
+    GraphWiring,
+    all_nodes,
+    cast_end,
+    constant_values,
+    float_constants,
+    rename_tensors,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -85,17 +92,20 @@ def _separate_body_weights(graph: onnx.GraphProto) -> None:
 
 
 def _separate_outputs(graph: onnx.GraphProto) -> tuple[str, ...]:
-    """Give each output that nodes read too a node of its own; return their names.
+    """Give each output that is constant or that nodes read a node of its own; return their names.
 
-    AutoCast 0.47 fails on an output whose readers have another type.
+    AutoCast 0.47 fails on an output whose readers have another type, and would cast a constant.
     """
     import onnx
 
-    read = GraphWiring(graph).readers
+    wiring = GraphWiring(graph)
+    shared = wiring.readers.keys() | wiring.constants.keys()
     copies = []
-    for name in [one.name for one in graph.output if one.name in read]:
-        inner = f"{name}::inner"
-        _rename_tensor(graph, name, inner)
+    for name in [one.name for one in graph.output if one.name in shared]:
+        inner = f"{name}::shared"
+        rename_tensors(graph, {name: inner})
+        if name in wiring.constants:
+            wiring.constants[name].name = inner
         copies.append(onnx.helper.make_node("Identity", [inner], [name], name=f"{name}::output"))
     graph.node.extend(copies)
     return tuple(copy.name for copy in copies)
@@ -115,30 +125,6 @@ def _declare_float32(graph: onnx.GraphProto) -> frozenset[str]:
     return frozenset(one.name for one in found)
 
 
-def _restore_doubles(graph: onnx.GraphProto, names: Collection[str]) -> None:
-    """Give the named inputs and outputs back their float64, by a Cast after or before them."""
-    from onnx import TensorProto, helper
-
-    ends = [*((one, True) for one in graph.input), *((one, False) for one in graph.output)]
-    for value, given in ends:
-        if value.name not in names:
-            continue
-        inner, narrow = f"{value.name}::narrow", value.type.tensor_type.elem_type
-        _rename_tensor(graph, value.name, inner)
-        source, result = (value.name, inner) if given else (inner, value.name)
-        to = narrow if given else TensorProto.DOUBLE
-        cast = helper.make_node("Cast", [source], [result], name=f"{value.name}::cast", to=to)
-        graph.node.insert(0 if given else len(graph.node), cast)
-        value.type.tensor_type.elem_type = TensorProto.DOUBLE
-
-
-def _rename_tensor(graph: onnx.GraphProto, name: str, new: str) -> None:
-    """Rename a tensor where nodes write and read it, also within bodies."""
-    for node in all_nodes(graph):
-        node.input[:] = [new if one == name else one for one in node.input]
-        node.output[:] = [new if one == name else one for one in node.output]
-
-
 def run_autocast(draft: AutocastDraft, job: Job, keep: Sequence[str]) -> onnx.ModelProto:
     """Convert the draft to half precision except for the nodes to keep, and delete the draft.
 
@@ -151,7 +137,9 @@ def run_autocast(draft: AutocastDraft, job: Job, keep: Sequence[str]) -> onnx.Mo
     half = call_framework("ModelOpt AutoCast", lambda: _call_autocast(draft.path, job, kept))
     shutil.rmtree(draft.path.parent)
     _restore_infinities(half, draft.infinite)
-    _restore_doubles(half.graph, draft.doubles)
+    for value in (*half.graph.input, *half.graph.output):
+        if value.name in draft.doubles:
+            cast_end(half.graph, value, onnx.TensorProto.DOUBLE)
     _restore_names(half, draft.makers)
     _drop_unknown_dims(half.graph, job.signature.dynamic_dims)
     onnx.helper.set_model_props(half, dict(draft.metadata))

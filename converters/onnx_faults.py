@@ -15,7 +15,7 @@ from ..core.contract import Array
 from ..core.signature import Signature
 from ..core.target_extensions import FaultKind, PlantedFault
 from .onnx_guard import all_tensors, read_graph
-from .onnx_topology import all_graphs, all_nodes, constant_values
+from .onnx_topology import all_graphs, all_nodes, constant_values, rename_tensors
 from .planted_faults import (
     FACTOR,
     EditableAttribute,
@@ -145,7 +145,7 @@ class _OnnxGraph:
         held, shape, found, hit, times = (
             _PREFIX + one for one in ("held", "shape", "found", "hit", "times")
         )
-        _rename_value(graph, output.name, held)
+        rename_tensors(graph, {output.name: held})
         dtype = helper.tensor_dtype_to_np_dtype(output.type.tensor_type.elem_type)
         numbers = {"axis": np.int64(fault.axis), "size": np.int64(fault.size)}
         numbers |= {"factor": dtype.type(FACTOR), "one": dtype.type(1)}
@@ -241,12 +241,3 @@ def _editable(node: onnx.NodeProto, name: str, value: Any) -> EditableAttribute:
         node.attribute.extend([*others, helper.make_attribute(name, joined)])
 
     return EditableAttribute(node=_label(node), name=name, value=value, write=write)
-
-
-def _rename_value(graph: onnx.GraphProto, before: str, after: str) -> None:
-    """Rename a value wherever it is produced or read."""
-    for node in all_nodes(graph):
-        for names in (node.input, node.output):
-            for place, name in enumerate(names):
-                if name == before:
-                    names[place] = after

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
-from .onnx_topology import all_graphs, load_model
+from .onnx_topology import all_graphs, cast_end, cast_node, load_model, rename_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,9 +87,9 @@ def emulate_half(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
     types = {name: code for graph in graphs for name, code in _half_tensors(graph)}
     for graph in reversed(graphs):  # bodies first: the nodes that hold them are rewritten next
         weights = [tensor.name for tensor in graph.initializer if tensor.data_type in _HALVES]
-        _rename_tensors(graph, {name: f"{name}::float" for name in weights})
+        rename_tensors(graph, {name: f"{name}::float" for name in weights})
         for name in weights:  # ONNX Runtime folds the casts
-            graph.node.insert(0, _cast_node(name, f"{name}::float", _FLOAT))
+            graph.node.insert(0, cast_node(name, f"{name}::float", _FLOAT))
         held = {tensor.name for tensor in graph.initializer}  # weights stay half
         _widen_values(value for value in graph.value_info if value.name not in held)
         if graph is not graphs[0]:
@@ -101,18 +101,9 @@ def emulate_half(model: onnx.ModelProto, *, float_io: bool) -> onnx.ModelProto:
 
 def cast_ends(model: onnx.ModelProto, ends: Iterable[onnx.ValueInfoProto]) -> onnx.ModelProto:
     """Cast those of the given inputs and outputs that are half from and to float32, in place."""
-    graph = model.graph
     for value in ends:
-        code = value.type.tensor_type.elem_type
-        if code not in _HALVES:
-            continue
-        inner = f"{value.name}::half"
-        _rename_tensors(graph, {value.name: inner})
-        if any(value.name == entry.name for entry in graph.input):
-            graph.node.insert(0, _cast_node(value.name, inner, code))
-        else:
-            graph.node.append(_cast_node(inner, value.name, _FLOAT))
-        value.type.tensor_type.elem_type = _FLOAT
+        if value.type.tensor_type.elem_type in _HALVES:
+            cast_end(model.graph, value, _FLOAT)
     return model
 
 
@@ -142,8 +133,8 @@ def _round_nodes(graph: onnx.GraphProto, types: Mapping[str, int]) -> None:
         for index, name in enumerate(node.output):
             if rounds and name in types:
                 node.output[index] = wide = f"{name}::wide"
-                nodes.append(_cast_node(wide, f"{name}::half", half or types[name]))
-                nodes.append(_cast_node(f"{name}::half", name, _FLOAT))
+                nodes.append(cast_node(wide, f"{name}::half", half or types[name]))
+                nodes.append(cast_node(f"{name}::half", name, _FLOAT))
     copies = [deepcopy(node) for node in nodes]  # the graph is about to drop its own
     del graph.node[:]
     graph.node.extend(copies)
@@ -168,36 +159,18 @@ def _widen_ends(graph: onnx.GraphProto, *, float_io: bool) -> None:
     inputs = [value for value in graph.input if value.type.tensor_type.elem_type in _HALVES]
     outputs = [value for value in graph.output if value.type.tensor_type.elem_type in _HALVES]
     ends = inputs if float_io else [*inputs, *outputs]
-    _rename_tensors(graph, {value.name: f"{value.name}::inner" for value in ends})
+    rename_tensors(graph, {value.name: f"{value.name}::inner" for value in ends})
     for value in inputs:
         inner, half = f"{value.name}::inner", f"{value.name}::half"
-        graph.node.insert(0, _cast_node(half if float_io else value.name, inner, _FLOAT))
+        graph.node.insert(0, cast_node(half if float_io else value.name, inner, _FLOAT))
         if float_io:
-            graph.node.insert(0, _cast_node(value.name, half, value.type.tensor_type.elem_type))
+            graph.node.insert(0, cast_node(value.name, half, value.type.tensor_type.elem_type))
     if float_io:
         _widen_values((*inputs, *outputs))
         return
     for value in outputs:
         code = value.type.tensor_type.elem_type
-        graph.node.append(_cast_node(f"{value.name}::inner", value.name, code))
-
-
-def _rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Rename tensors in a graph and the bodies inside it, except its inputs and outputs."""
-    for part in all_graphs(graph):
-        for node in part.node:
-            node.input[:] = [names.get(name, name) for name in node.input]
-            node.output[:] = [names.get(name, name) for name in node.output]
-        if part is not graph:
-            for value in part.output:
-                value.name = names.get(value.name, value.name)
-
-
-def _cast_node(source: str, result: str, code: int) -> onnx.NodeProto:
-    import onnx
-
-    name = f"{source}::cast::{result}"
-    return onnx.helper.make_node("Cast", [source], [result], name=name, to=code)
+        graph.node.append(cast_node(f"{value.name}::inner", value.name, code))
 
 
 def widen_half_regions(path: Path) -> tuple[str, ...]:

@@ -267,8 +267,8 @@ def inspect(path: Path) -> Inspection:
 def _precision_of_layers(
     operators: Mapping[str, int], elements: Mapping[str, int]
 ) -> Precision | None:
-    """Return the precision of the Q/DQ nodes by what is stored; None without any."""
-    if not {"QuantizeLinear", "DequantizeLinear"} & set(operators):
+    """Return the precision of the quantized layers by what is stored; None without any."""
+    if not {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"} & set(operators):
         return None
     stored = {"float8e4m3fn": Precision.FP8, "int4": Precision.INT4, "uint4": Precision.INT4}
     return next((stored[name] for name in elements if name in stored), Precision.INT8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -69,6 +69,36 @@ def model_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of a model, including those of its functions."""
     for part in (*model_graphs(model), *model.functions):
         yield from part.node
+
+
+def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Rename tensors in a graph and the bodies inside it, except its inputs and outputs."""
+    for part in all_graphs(graph):
+        for node in part.node:
+            node.input[:] = [names.get(name, name) for name in node.input]
+            node.output[:] = [names.get(name, name) for name in node.output]
+        if part is not graph:
+            for value in part.output:
+                value.name = names.get(value.name, value.name)
+
+
+def cast_end(graph: onnx.GraphProto, value: onnx.ValueInfoProto, outer: int) -> None:
+    """Give an input or output of a graph the type `outer`, by a Cast after or before it."""
+    code, inner = value.type.tensor_type.elem_type, f"{value.name}::inner"
+    rename_tensors(graph, {value.name: inner})
+    if any(value.name == one.name for one in graph.input):
+        graph.node.insert(0, cast_node(value.name, inner, code))
+    else:
+        graph.node.append(cast_node(inner, value.name, outer))
+    value.type.tensor_type.elem_type = outer
+
+
+def cast_node(source: str, result: str, code: int) -> onnx.NodeProto:
+    """Return a Cast of a tensor to a type, named after both tensors."""
+    import onnx
+
+    name = f"{source}::cast::{result}"
+    return onnx.helper.make_node("Cast", [source], [result], name=name, to=code)
 
 
 def name_nodes(graph: onnx.GraphProto) -> None:

@@ -268,6 +268,7 @@ def inspect(path: Path) -> Inspection:
         weights=weights,
         operators=operators,
         metadata=read_ir_metadata(path),
+        quantized=Precision.INT8 if "FakeQuantize" in operators else None,
     )
 
 

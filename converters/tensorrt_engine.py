@@ -42,6 +42,7 @@ from .trt.engine_records import (
     read_sidecar,
     write_sidecar,
 )
+from .trt.parser_support import LEAST_BY_TYPE, LEAST_OF_PRODUCTS
 from .trt.size_inputs import read_size_inputs
 from .trt.trt_callbacks import BUILDER_LOG_SOURCE
 from .trt.trt_installation import TrtLibrary, builder_readiness, query_driver
@@ -201,7 +202,7 @@ def _find_gpu(host: BuildHost) -> _EngineGpus:
 def _rtx_gpus(options: EngineOptions, job: Job) -> _EngineGpus:
     """Return the GPUs that an engine of TensorRT-RTX is for: by default all that have the type."""
     named = ", ".join(options.compute_capabilities)
-    least = "8.9" if job.precision is Precision.FP8 else "8.0"
+    least = LEAST_BY_TYPE["FLOAT8E4M3FN"] if job.precision is Precision.FP8 else LEAST_OF_PRODUCTS
     return _EngineGpus(name="RTX GPUs", capability=named or f"{least} and later")
 
 

@@ -121,8 +121,6 @@ def _find_odd_weights(place: QuantizerWorkspace) -> tuple[str, ...]:
     ModelOpt takes every weight for a matrix: of a batch of matrices it scales the rows. TensorRT
     requires the columns. Of float64 it makes scales of float64, which ONNX does not have.
     """
-    from onnx import TensorProto
-
     graph = load_model(place.model).graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
     found = {
@@ -130,11 +128,12 @@ def _find_odd_weights(place: QuantizerWorkspace) -> tuple[str, ...]:
         for node in graph.node
         if node.op_type in _WEIGHT_PRODUCTS and node.input[1] in constants
     }
-    return tuple(
-        name
-        for name, weight in found.items()
-        if len(weight.dims) != _MATRIX or weight.data_type != TensorProto.FLOAT
-    )
+    return tuple(name for name, weight in found.items() if not _is_matrix(weight))
+
+
+def _is_matrix(weight: onnx.TensorProto) -> bool:
+    """Return whether weights are a matrix of float32."""
+    return len(weight.dims) == _MATRIX and weight.data_type == weight.FLOAT
 
 
 def _model_inputs(place: QuantizerWorkspace) -> tuple[str, ...]:
@@ -197,7 +196,8 @@ def _quantize_weights(job: QuantizeJob, method: str) -> Quantized:
     odd = sorted(name for name, count in rows.items() if not count or count % block)
     if not set(rows) - {*odd, *job.keep}:
         raise NothingQuantizedError(
-            f"no matrix product has weights whose rows are a multiple of {_BLOCKS[-1]}"
+            f"no matrix product has weights whose rows are a multiple of {_BLOCKS[-1]}",
+            kept=bool(job.keep),
         )
     samples = calibration_samples(job, _model_inputs(place))
     made = _call_weight_quantizer(place, block, method, samples, (*job.keep, *odd))
@@ -205,12 +205,8 @@ def _quantize_weights(job: QuantizeJob, method: str) -> Quantized:
         quantizer=NAME, packages=_PACKAGES, method=method, activations="float",
         weights=f"int4 in blocks of {block}",
     )  # fmt: skip
-    result = finish_model(made, job, place, _NOT_OBSERVED, origin)
-    note = (
-        f"kept in floating point, as their weights are no float32 matrix whose rows are a multiple "
-        f"of {block}: {', '.join(odd)}"
-    )
-    return replace(result, notes=(*result.notes, note)) if odd else result
+    reason = f"their weights are no float32 matrix whose rows are a multiple of {block}"
+    return _add_note(finish_model(made, job, place, _NOT_OBSERVED, origin), reason, odd)
 
 
 def _prepare_weights(place: QuantizerWorkspace) -> dict[str, int]:
@@ -230,7 +226,7 @@ def _prepare_weights(place: QuantizerWorkspace) -> dict[str, int]:
         weight = constants.get(node.input[1]) if node.op_type in _WEIGHT_PRODUCTS else None
         if weight is None:
             continue
-        if len(weight.dims) != 2 or weight.data_type != onnx.TensorProto.FLOAT:  # noqa: PLR2004 - a matrix
+        if not _is_matrix(weight):
             rows[node.name] = 0  # ModelOpt would scale along the first axis, whatever it is
             continue
         turned = next((one for one in node.attribute if one.name == "transB" and one.i), None)
@@ -242,6 +238,7 @@ def _prepare_weights(place: QuantizerWorkspace) -> dict[str, int]:
             model.graph.initializer.append(numpy_helper.from_array(array, node.input[1]))
         rows[node.name] = array.shape[0]
     read = {name for node in all_nodes(model.graph) for name in node.input}
+    read |= {value.name for value in model.graph.output}
     unread = [one for one in model.graph.initializer if one.name not in read]
     for tensor in unread:
         model.graph.initializer.remove(tensor)

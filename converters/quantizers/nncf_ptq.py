@@ -73,7 +73,7 @@ def quantize(job: QuantizeJob) -> Quantized:
         "NNCF",
         lambda: _quantize_model(model, samples, method, attention=attention, excluded=excluded),
     )
-    count = _count_int8_products(made)
+    count = _count_int8_products(made, kept=bool(job.keep))
     path = job.folder / _FILE
     call_framework(
         "OpenVINO's writer", lambda: openvino.save_model(made, str(path), compress_to_fp16=False)
@@ -154,8 +154,8 @@ def _import_nncf() -> Any:  # it has no types
     return nncf
 
 
-def _count_int8_products(model: openvino.Model) -> int:
-    """Count the products that read 8 bits.
+def _count_int8_products(model: openvino.Model, *, kept: bool) -> int:
+    """Count the products that read 8 bits; `kept`: nodes were to be kept in floating point.
 
     Raises:
         ConversionError: there is none, or a quantizer's range is not finite or empty.
@@ -176,7 +176,7 @@ def _count_int8_products(model: openvino.Model) -> int:
         elif kind in _PRODUCTS:
             count += all(_is_int8_input(node.input_value(i).get_node()) for i in (0, 1))
     if count == 0:
-        raise NothingQuantizedError
+        raise NothingQuantizedError(kept=kept)
     return count
 
 

@@ -102,15 +102,15 @@ class _QuantizationPlan:
         return tuple(name for name in names if name not in self._wiring.constants)
 
     def placement(self, lost: Collection[str] = ()) -> QdqPlacement:
-        keep = (*self._job.keep, *lost)
+        keep, kinds = (*self._job.keep, *lost), _INTEGER_KERNELS.get(self._job.consumer, PRODUCTS)
         if self._job.consumer in _FUSING:
             sizes = {name: dim.high for name, dim in self._job.signature.dynamic_dims.items()}
             found = place_for_tensorrt(self._graph, self._wiring, keep, sizes)
         else:
-            kinds = _INTEGER_KERNELS.get(self._job.consumer, PRODUCTS)
             found = place_for_cpu(self._graph, self._wiring, keep, kinds)
         if not found.nodes:
-            raise NothingQuantizedError(explain_empty(self._graph, keep))
+            reason = explain_empty(self._graph, keep, kinds)
+            raise NothingQuantizedError(reason, kept=bool(self._job.keep))
         return found
 
     def tensors(self) -> frozenset[str]:

@@ -57,16 +57,19 @@ def finish_model(
     """
     import onnx
 
+    parent = place.load()
     corrected = call_framework(
-        "bias correction", lambda: correct_biases(model, place.load(), activations.means)
+        "bias correction", lambda: correct_biases(model, parent, activations.means)
     )
+    _restore_shapes(model.graph, parent.graph)
     weights_only = job.precision is Precision.INT4
-    products = check_quantized(model, activations.useful, weights_only=weights_only)
+    products = check_quantized(
+        model, activations.useful, weights_only=weights_only, kept=bool(job.keep)
+    )
     if job.consumer != _FLOAT_WEIGHTS:
         fold_weights(model)
     make_names_unique(model.graph)
     sort_nodes(model.graph)
-    _restore_shapes(model.graph, place.load().graph)
     path = job.folder / _NAME
     data = f"{_NAME}.data"
     call_framework(

@@ -77,14 +77,21 @@ def place_for_tensorrt(
     return QdqPlacement(nodes=frozenset(chosen | sums), chained=chained, sums=frozenset(sums))
 
 
-def explain_empty(graph: onnx.GraphProto, keep: Collection[str]) -> str:
-    """Return why a placement has no nodes."""
-    products = {node.name for node in graph.node if node.op_type in PRODUCTS}
-    if products and products <= set(keep):
+def explain_empty(
+    graph: onnx.GraphProto, keep: Collection[str], kernels: Collection[str] = PRODUCTS
+) -> str:
+    """Return why a placement has no nodes; `kernels` are the operators with integer kernels."""
+    products = {node.name: node.op_type for node in graph.node if node.op_type in PRODUCTS}
+    left = {operator for name, operator in products.items() if name not in keep}
+    if products and not left:
         return "all convolutions and matrix products of the model are kept in floating point"
-    if products:
+    others = "other " if any(name in keep for name in products) else ""
+    if left and left.isdisjoint(kernels):
+        kinds = ", ".join(sorted(left))
+        return f"ONNX Runtime has no integer kernel for the {others}products: {kinds}"
+    if left:
         return (
-            "the matrix products of the model are too small for int8: "
+            f"the {others}matrix products of the model are too small for int8: "
             f"fewer than {_SMALLEST} rows or columns"
         )
     bodies = (one.g for node in graph.node for one in node.attribute if one.HasField("g"))

@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 
 
 class NothingQuantizedError(ConversionError):
-    """Nothing in the model can be quantized, or nothing may be."""
+    """Nothing in the model can be quantized, or nothing may be; `kept` if nodes were to be kept."""
 
     lasting = True
 
     def __init__(
-        self, message: str = "it quantized no convolution and no matrix product of the model"
+        self,
+        message: str = "it quantized no convolution and no matrix product of the model",
+        *,
+        kept: bool = False,
     ) -> None:
-        super().__init__(message, hint="keep less in floating point, or choose another precision")
+        hint = "choose another precision"
+        super().__init__(message, hint=f"keep less in floating point, or {hint}" if kept else hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +49,16 @@ class LostTensor:
 
 
 def check_quantized(
-    model: onnx.ModelProto, useful: Mapping[str, float], *, weights_only: bool = False
+    model: onnx.ModelProto,
+    useful: Mapping[str, float],
+    *,
+    weights_only: bool = False,
+    kept: bool = False,
 ) -> int:
     """Count the products that are quantized, with `weights_only` those whose weights are.
 
-    `useful` are the magnitudes of useful values by tensor (`ActivationStats`).
+    `useful` are the magnitudes of useful values by tensor (`ActivationStats`); `kept`: nodes were
+    to be kept in floating point.
 
     Raises:
         NothingQuantizedError: there is none.
@@ -74,7 +83,7 @@ def check_quantized(
         if node.op_type in PRODUCTS
     )
     if count == 0:
-        raise NothingQuantizedError
+        raise NothingQuantizedError(kept=kept)
     return count
 
 

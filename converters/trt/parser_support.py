@@ -313,18 +313,12 @@ _RESTRICTIONS: Mapping[str, tuple[Restriction, ...]] = {
 
 # What a GPU computes in, by its compute capability.
 
-Capability = tuple[int, int]
-
 # By NVIDIA's support matrix of TensorRT-RTX 1.7 ("Hardware and Precision"); the builder of 1.7.1
 # fails on exactly the others, at 7.5, 8.0, 8.6, 8.9 and 12.0 (measured 2026-11-26).
-_LEAST_BY_TYPE: Mapping[str, Capability] = {
-    "BFLOAT16": (8, 0),
-    "INT4": (8, 0),
-    "FLOAT8E4M3FN": (8, 9),
-}
+LEAST_BY_TYPE: Mapping[str, str] = {"BFLOAT16": "8.0", "INT4": "8.0", "FLOAT8E4M3FN": "8.9"}
 _NAMES = {"BFLOAT16": "BF16", "INT4": "INT4", "FLOAT8E4M3FN": "FP8"}
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
-_LEAST_OF_PRODUCTS: Capability = (8, 0)  # of float32, for TensorRT-RTX; convolutions run on 7.5
+LEAST_OF_PRODUCTS = "8.0"  # of float32, for TensorRT-RTX; convolutions run on 7.5
 
 
 def find_unsupported_types(
@@ -347,28 +341,24 @@ def find_unsupported_types(
     findings, known = NodeFindings(origins), set()
     for node in model.graph.all_nodes():
         for what, least in _needs_of(node, library):
-            if _numbers_of(oldest) >= least or what in known:
+            if _numbers_of(oldest) >= _numbers_of(least) or what in known:
                 continue
             known.add(what)  # one node is named, not each
-            text = f"{what} requires compute capability {_text_of(least)}, and {oldest} is below it"
+            text = f"{what} requires compute capability {least}, and {oldest} is below it"
             findings.add(node, TrtFault.CAPABILITY, text)
     return findings.found
 
 
-def _needs_of(node: Node, library: TrtLibrary) -> Iterator[tuple[str, Capability]]:
+def _needs_of(node: Node, library: TrtLibrary) -> Iterator[tuple[str, str]]:
     """Return what the node computes in and the least capability for it."""
     values = (*node.inputs, *node.outputs)
     for name in {element_type(value) for value in values if value is not None} & set(_NAMES):
-        yield _NAMES[name], _LEAST_BY_TYPE[name]
+        yield _NAMES[name], LEAST_BY_TYPE[name]
     product = node.op_type in _PRODUCTS and element_type(node.inputs[0]) == "FLOAT"
     if product and library is TrtLibrary.RTX:
-        yield f"{node.op_type} of float32", _LEAST_OF_PRODUCTS
+        yield f"{node.op_type} of float32", LEAST_OF_PRODUCTS
 
 
-def _numbers_of(capability: str) -> Capability:
+def _numbers_of(capability: str) -> tuple[int, int]:
     major, _, minor = capability.partition(".")
     return int(major), int(minor)
-
-
-def _text_of(capability: Capability) -> str:
-    return ".".join(map(str, capability))

@@ -149,10 +149,12 @@ def use_verdict(
         one.operator in PLUGIN_OPERATORS for one in verdict.problems
     ):
         return tuple(findings)
+    of_table = [one for one in findings if one.fault in _OF_TABLE]
     rest = [one for one in findings if one.fault not in _OF_TABLE]
-    places = [one.place for one in findings if one.fault in _OF_TABLE]
+    if verdict.is_accepted:
+        return tuple(rest)
+    places = [one.place for one in of_table]
     problems = [_problem_finding(one, origins, places) for one in verdict.problems]
-    of_table = [one for one in findings if one.fault in _OF_TABLE] if problems else []
     others = [
         replace(one, severity=TrtSeverity.WARNING)
         for one in of_table

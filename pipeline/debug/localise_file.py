@@ -185,8 +185,6 @@ def _guess_precision(path: Path, target: Probed, record: RecordedArtifact | None
     inspection = target.inspect(path)
     if inspection.quantized is not None:
         return inspection.quantized
-    if any("Quantize" in name for name in inspection.operators):
-        return Precision.INT8
     weights = inspection.weights
     most = max(weights, key=lambda dtype: weights[dtype], default="float32")
     halves = {

@@ -164,7 +164,8 @@ def test_int4_weights_are_in_blocks_of_the_rows_that_are_summed(
 ) -> None:
     made = quantize(Precision.INT4, method=method)
     graph = onnx.load(made.path).graph
-    assert made.options["weights"].endswith("64")  # 192 rows are no multiple of 128
+    weights = made.options["weights"].split()
+    assert weights == ["int4", "in", "blocks", "of", "64"]  # 192 rows are no multiple of 128
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     nodes = [node for node in graph.node if node.op_type == "DequantizeLinear"]
     assert [tensors[node.input[0]].data_type for node in nodes] == [TensorProto.INT4] * 3

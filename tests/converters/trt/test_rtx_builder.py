@@ -174,7 +174,8 @@ def test_the_builder_fails_where_a_gpu_lacks_the_type(
 @pytest.mark.parametrize("name", ["Attention:4D", "Attention:4D half", "Attention:3D"])
 def test_attention_is_built(build: Build, name: str) -> None:
     model = MODELS[name].make()
-    build(model, tuple(static(f"x{i}", *_sizes(model, i)) for i in range(3)))
+    built = build(model, tuple(static(f"x{i}", *_sizes(model, i)) for i in range(3)))
+    assert [one.name for one in built.outputs] == [one.name for one in model.graph.output]
 
 
 def _sizes(model: onnx.ModelProto, index: int) -> tuple[int, ...]:
@@ -201,7 +202,7 @@ def test_dynamic_shapes_and_progress(build: Build) -> None:
     assert seen == sorted(seen)
 
 
-def test_options_of_the_builder(build: Build) -> None:
+def test_options_of_the_builder(build: Build, tmp_path: Path) -> None:
     build(
         convolutions(1),
         (static("t0", 1, 16, 32, 32),),
@@ -211,6 +212,7 @@ def test_options_of_the_builder(build: Build) -> None:
         weight_streaming=True,
         compute_capabilities=("7.5", "8.9", "12.0"),
     )
+    assert (tmp_path / "model.rtx.engine").stat().st_size
 
 
 def test_weights_in_another_file(build: Build, tmp_path: Path) -> None:
