@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from ctypes import string_at
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _UNSUPPORTED = "NotImplemented"  # ONNX Runtime's exception where a provider lacks a kernel
 _WIDTHS: Mapping[str, str] = {"tensor(float16)": "float16", "tensor(float)": "float32"}
+_BFLOAT16 = "tensor(bfloat16)"
 _GRACE = 1.0  # seconds
 
 
@@ -125,14 +127,32 @@ def run_session(request: SessionRequest, parent: ParentConnection) -> SessionFai
 
 
 def _run_feed(session: onnxruntime.InferenceSession, feed: Feed) -> Outputs:
-    given = {}
-    for value in session.get_inputs():
-        width = _WIDTHS.get(value.type)
-        array = feed[value.name]
-        given[value.name] = array.astype(width) if width else array
+    given = {one.name: _to_ort(feed[one.name], one.type) for one in session.get_inputs()}
     names = [value.name for value in session.get_outputs()]
-    found = dict(zip(names, session.run(names, given), strict=True))
-    return {
-        name: array.astype("float32") if array.dtype == "float16" else array
-        for name, array in found.items()
-    }
+    found = session.run_with_ort_values(names, given)
+    return {name: _from_ort(value) for name, value in zip(names, found, strict=True)}
+
+
+def _to_ort(array: Array, kind: str) -> onnxruntime.OrtValue:
+    import ml_dtypes
+    import numpy as np
+    import onnxruntime
+    from onnx import TensorProto
+
+    if kind == _BFLOAT16:
+        bits = array.astype(ml_dtypes.bfloat16).view(np.uint16)
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, TensorProto.BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array.astype(_WIDTHS.get(kind, array.dtype)))
+
+
+def _from_ort(value: onnxruntime.OrtValue) -> Array:
+    """Return an output, with half types as float32; NumPy has no bfloat16: its bytes are read."""
+    import ml_dtypes
+    import numpy as np
+
+    if value.data_type() == _BFLOAT16:
+        stored = string_at(value.data_ptr(), value.tensor_size_in_bytes())
+        found: Array = np.frombuffer(stored, ml_dtypes.bfloat16).reshape(value.shape())
+    else:
+        found = value.numpy()
+    return found.astype("float32") if found.dtype in ("float16", ml_dtypes.bfloat16) else found

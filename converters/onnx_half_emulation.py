@@ -107,9 +107,10 @@ def cast_ends(model: onnx.ModelProto, ends: Iterable[onnx.ValueInfoProto]) -> on
     return model
 
 
-def bfloat16_outputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Return the outputs that ONNX Runtime cannot return as arrays."""
-    return [one for one in model.graph.output if one.type.tensor_type.elem_type == _BFLOAT16]
+def bfloat16_ends(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Return the inputs and outputs that ONNX Runtime cannot exchange as arrays."""
+    ends = (*model.graph.input, *model.graph.output)
+    return [one for one in ends if one.type.tensor_type.elem_type == _BFLOAT16]
 
 
 def _half_tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:

@@ -11,7 +11,13 @@ from ..core.errors import RunnerError
 from ..core.target_extensions import ProbeNode, QuantizedRange, TensorForm
 from .onnx_files import detach_weights
 from .onnx_guard import read_graph
-from .onnx_half_emulation import emulate_half, has_half, has_half_io
+from .onnx_half_emulation import (
+    bfloat16_ends,
+    cast_ends,
+    computes_in_half,
+    emulate_half,
+    has_half_io,
+)
 from .onnx_origins import (
     UNKNOWN_ORIGIN,
     NodeOrigin,
@@ -57,7 +63,7 @@ def open_probe(path: Path) -> OnnxProbe:
     origins = read_origins(path) or _own_origins(path)
     slim, held = detach_weights(model)
     del model  # its weights are now held separately: they may take gigabytes
-    if has_half(slim):
+    if has_half_io(slim) or computes_in_half(slim):
         slim = emulate_half(slim, float_io=has_half_io(slim))
     return OnnxProbe(slim, path.parent, origins, held=held)
 
@@ -82,7 +88,10 @@ def _own_origins(path: Path) -> Mapping[str, NodeOrigin]:
 
 
 class OnnxProbe:
-    """An ONNX model that runs in parts, each in a session of its own."""
+    """An ONNX model that runs in parts, each in a session of its own.
+
+    Arrays of bfloat16 tensors are float32, as NumPy has no bfloat16.
+    """
 
     loader = _LOADER
 
@@ -150,10 +159,9 @@ class OnnxProbe:
         import onnx
         from onnx import helper
 
+        codes = {name: value.type.tensor_type.elem_type for name, value in self._known.items()}
         typed = {
-            name: str(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
-            for name, value in self._known.items()
-            if 0 < value.type.tensor_type.elem_type <= _LAST_PLAIN
+            name: _array_dtype(code) for name, code in codes.items() if 0 < code <= _LAST_PLAIN
         }
         made = [out for node in self.nodes for out in node.outputs if out in typed]
         probe = onnx.ModelProto()
@@ -183,7 +191,7 @@ class OnnxProbe:
         probe.CopyFrom(self._model)
         more = [name for name in dict.fromkeys(tensors) if name not in self.outputs]
         probe.graph.output.extend(self._value(name, name) for name in more)
-        return self._run(probe, feed)
+        return self._run(cast_ends(probe, bfloat16_ends(probe)), feed)
 
     def part(self, given: Feed, wanted: Collection[str]) -> Outputs:
         """Run the nodes between as a model of their own."""
@@ -255,7 +263,7 @@ class OnnxProbe:
             self._value(name, name, array) for name, array in given.items() if name in read
         )
         part.graph.output.extend(self._value(name, renamed.get(name, name)) for name in wanted)
-        return part, renamed
+        return cast_ends(part, bfloat16_ends(part)), renamed
 
     def _value(self, name: str, title: str, array: Array | None = None) -> onnx.ValueInfoProto:
         """Return a port of the tensor's type with an open shape."""
@@ -280,6 +288,14 @@ class OnnxProbe:
             raise
         except Exception as error:  # any exception of the runtime
             raise runner_error("ONNX Runtime", error, " ".join(text_lines(error))) from error
+
+
+def _array_dtype(code: int) -> str:
+    """Return the dtype of a tensor's array."""
+    from onnx import TensorProto, helper
+
+    held = TensorProto.FLOAT if code == TensorProto.BFLOAT16 else code
+    return str(helper.tensor_dtype_to_np_dtype(held))
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:

@@ -12,7 +12,7 @@ from ..core.process import thread_limit
 from ..core.target_extensions import OpenedByDefault
 from .onnx_guard import read_graph
 from .onnx_half_emulation import (
-    bfloat16_outputs,
+    bfloat16_ends,
     cast_ends,
     computes_in_half,
     emulate_half,
@@ -196,9 +196,9 @@ def _runnable_model(path: Path, model: onnx.ModelProto, device: str) -> Path | o
         model = emulate_half(model, float_io=float_io)
     elif float_io:
         return cast_ends(model, (*model.graph.input, *model.graph.output))
-    elif not bfloat16_outputs(model):
+    elif not bfloat16_ends(model):
         return path
-    return cast_ends(model, bfloat16_outputs(model))
+    return cast_ends(model, bfloat16_ends(model))
 
 
 def _session_error(error: Exception) -> RunnerError:

@@ -84,7 +84,7 @@ def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 def cast_end(graph: onnx.GraphProto, value: onnx.ValueInfoProto, outer: int) -> None:
     """Give an input or output of a graph the type `outer`, by a Cast after or before it."""
-    code, inner = value.type.tensor_type.elem_type, f"{value.name}::inner"
+    code, inner = value.type.tensor_type.elem_type, f"{value.name}::within"
     rename_tensors(graph, {value.name: inner})
     if any(value.name == one.name for one in graph.input):
         graph.node.insert(0, cast_node(value.name, inner, code))

@@ -110,3 +110,20 @@ def test_tensors_of_fp8_have_no_form(tmp_path: Path) -> None:
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
 
     assert set(open_probe(path).forms({"x": np.ones(2, np.float32)})) == {"y"}
+
+
+def test_bfloat16_tensors_are_float32_arrays(tmp_path: Path) -> None:
+    """Only casts read and return bfloat16, so the model is probed as it is."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 22]> g (float[2] x) => (bfloat16[2] y)'
+        "{ h = Cast<to = 16>(x) t = Cast<to = 1>(h) n = Neg(t) y = Cast<to = 16>(n) }"
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    probe, feed = open_probe(path), {"x": np.array([1.0, 1 + 2**-9], np.float32)}
+    assert {form.dtype for form in probe.forms(feed).values()} == {"float32"}
+    tapped = probe.tap(feed, ["h", "y"])
+    np.testing.assert_array_equal(tapped["h"], [1, 1])
+    np.testing.assert_array_equal(tapped["y"], [-1, -1])
+    given = {"h": np.array([2, 3], np.float32)}
+    np.testing.assert_array_equal(probe.part(given, ["y"])["y"], [-2, -3])

@@ -10,6 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from modelc.converters import onnx_model
+from modelc.converters.onnx_default_session import run_by_default
 from modelc.converters.onnx_half import separate_transposes
 from modelc.core.contract import Feed
 
@@ -80,6 +81,18 @@ def test_missing_kernel_is_unsupported(tmp_path: Path) -> None:
     found = onnx_model.run_by_default(_saved(model, tmp_path), "cpu", [feed])
     assert found is not None
     assert found.unsupported
+
+
+def test_bfloat16_ends_are_exchanged_as_float32(tmp_path: Path) -> None:
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 22]> g (bfloat16[2] x) => (bfloat16[2] y)'
+        "{ h = Cast<to = 1>(x) t = Neg(h) y = Cast<to = 16>(t) }"
+    )
+    found = run_by_default(_saved(model, tmp_path), [{"x": np.array([1.5, -2.0], np.float32)}])
+    assert not found.failure
+    (outputs,) = found.outputs
+    assert outputs["y"].dtype == np.float32
+    np.testing.assert_array_equal(outputs["y"], [-1.5, 2.0])
 
 
 def test_float32_file_is_judged_as_it_is(tmp_path: Path) -> None:

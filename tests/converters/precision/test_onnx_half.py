@@ -162,6 +162,24 @@ def test_an_output_may_also_be_read_within(onnx_file: OnnxFile, made: Made, half
     np.testing.assert_array_equal(found["n"], wanted["n"])
 
 
+@pytest.mark.parametrize("precision", [FP16, BF16])
+def test_constant_outputs_stay_float32_and_exact(
+    onnx_file: OnnxFile, made: Made, precision: Precision
+) -> None:
+    weights = RANDOM.standard_normal((4, 4)).astype(np.float32)
+    path = onnx_file(
+        """g (float[N,4] x) => (float[N,4] y, float[4,4] w, float[3] k) {
+            [one] y = MatMul(x, w) }""",
+        w=weights,
+        k=np.arange(3, dtype=np.float32) / 3,
+    )
+    half, _ = made(path, precision, FEED)
+    found = run(half, FEED)
+    assert 30 < sqnr(FEED["x"] @ weights, found["y"]) < 90
+    np.testing.assert_array_equal(found["w"], weights)
+    np.testing.assert_array_equal(found["k"], np.arange(3, dtype=np.float32) / 3)
+
+
 def test_an_output_that_is_kept_and_read_stays_exact(onnx_file: OnnxFile, made: Made) -> None:
     path = onnx_file(
         """g (float[N,4] x) => (float[N,4] a, float[N,4] y) {

@@ -103,6 +103,15 @@ def test_one_operator_in_half_is_found_in_a_body(onnx_file: OnnxFile) -> None:
     assert computes_in_half(load(path))
 
 
+def test_bfloat16_outputs_of_a_model_that_computes_in_it(onnx_file: OnnxFile) -> None:
+    path = onnx_file(
+        """g (float[N] x) => (bfloat16[N] y) {
+            [in] h = Cast<to=16>(x) [double] y = Add(h, h) }"""
+    )
+    x = np.array([1.0, 1 + 2**-9], np.float32)
+    np.testing.assert_array_equal(run(path, {"x": x})["y"], [2.0, 2.0])
+
+
 def test_float_ends_on_a_half_model_only_cast(onnx_file: OnnxFile) -> None:
     """For devices that have half kernels of their own."""
     path = onnx_file("g (float16[N] x) => (float16[N] y) { [n] y = Neg(x) }")

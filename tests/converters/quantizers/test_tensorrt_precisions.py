@@ -176,6 +176,13 @@ def test_int4_weights_are_in_blocks_of_the_rows_that_are_summed(
     assert measure_coverage(made.path, {"x": X}).layers == {"int4": 3, "fp32": 1}
 
 
+def test_a_weight_that_is_an_output_is_stored_as_it_is(quantize: Quantize) -> None:
+    model = products()
+    model.graph.output.append(helper.make_tensor_value_info("w1", TensorProto.FLOAT, GEMM.shape))
+    found = open_onnx(quantize(Precision.INT4, model).path, "cpu").run({"x": X})
+    np.testing.assert_array_equal(found["w1"], GEMM.astype(np.float32))
+
+
 def test_round_to_nearest_errs_by_half_a_step_at_most(quantize: Quantize) -> None:
     weights = dequantized_weights(quantize(Precision.INT4, method="rtn").path)
     for name, exact in (("gemm", GEMM.T), ("matmul", MATMUL), ("wide", ODD)):
