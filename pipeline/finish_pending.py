@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..converters.registry import TARGETS
-from ..core.contract import Target
+from ..core.contract import EAGER, Target
 from ..core.errors import ModelcError
 from ..core.events import Noted, Tell, ignore_events
 from ..core.manifest import Failure, Manifest, Pending
@@ -19,7 +19,7 @@ from .branch_coverage import update_branches
 from .finish_reference import FinishReference, open_finish_reference
 from .held_out import load_samples, refer_held_out
 from .manifest_file import write_manifest
-from .order import Order
+from .order import Order, Wanted
 from .output_folder import OutputFolder, open_folder
 from .plan import Step, plan_pending
 from .recorded_run import FinishRequest, describe_changed_file, load_manifest
@@ -137,14 +137,14 @@ class _FinishRun:
         """Execute the step, if the artifact that it is built from is unchanged."""
         folder, progress = self.workspace.folder, self.workspace.progress
         parent = next((a for a in manifest.artifacts if a.name == pending.made_from), None)
-        reason = _describe_altered(pending, parent, folder)
+        reason = _describe_altered(step, pending, parent, folder)
         if parent is None or reason:
             hint = "prepare it again from the checkpoint"
-            return self._fail(step, f"not built: {reason}", hint, manifest)
+            return self._fail(step, f"not finished: {reason}", hint, manifest)
         try:
             eager = self.opened.eager_of(pending)
         except ModelcError as error:
-            return self._fail(step, f"not built: {error.message}", error.hint, manifest)
+            return self._fail(step, f"not finished: {error.message}", error.hint, manifest)
         order = replace(
             self.order,
             judging=self.order.judging.use_limits(pending.limits),
@@ -168,9 +168,30 @@ class _FinishRun:
         return done
 
 
-def _describe_altered(pending: Pending, parent: Artifact | None, folder: OutputFolder) -> str:
+def _describe_altered(
+    step: Step, pending: Pending, parent: Artifact | None, folder: OutputFolder
+) -> str:
+    origin = step.target.MADE_FROM.get(pending.precision, EAGER)
+    if pending.step != step.name or Wanted.parse(origin).name != pending.made_from:
+        return (
+            f"the manifest's record contradicts itself: {pending.target} in {pending.precision} "
+            f"from {pending.made_from}"
+        )
     if parent is None:
         return f"{pending.made_from}, from which it is built, is not in the manifest"
     if parent.digest != pending.parent:
         return f"{pending.made_from} was built again after this step was prepared"
-    return describe_changed_file(parent, folder.path) or describe_changed_file(pending, folder.path)
+    changed = describe_changed_file(parent, folder.path)
+    return changed or describe_changed_file(pending, folder.path) or _describe_foreign(step, folder)
+
+
+def _describe_foreign(step: Step, folder: OutputFolder) -> str:
+    """Describe built files of which one does not belong to the other, or to this step."""
+    if step.built is None or isinstance(step.target, HostBound):  # it is built again
+        return ""
+    file = step.built.files[0].name
+    try:
+        stored = step.target.inspect(folder.path / file).metadata.get("precision")
+    except ModelcError as error:
+        return error.message
+    return "" if stored == step.wanted.precision else f"{file} was built in {stored}"

@@ -16,7 +16,7 @@ import pytest
 from modelc.converters.registry import target_named
 from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
-from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
 
@@ -121,6 +121,22 @@ def test_damaged_references_build_nothing(
     assert {failure.step for failure in manifest.failures} == {*STEPS}
     assert len(manifest.pending) == len(STEPS)
     assert "Traceback" not in said
+    assert not list((tmp_path / "out").glob("*.engine"))
+
+
+def relabel(out: Path) -> None:
+    manifest = read_manifest(out)
+    assert manifest is not None
+    bf16 = [replace(one, precision=Precision.BF16) for one in manifest.pending]
+    write_manifest(replace(manifest, pending=tuple(bf16)), out)
+
+
+def test_a_step_of_another_precision_than_its_parent_is_not_finished(
+    finish: Callable[..., tuple[int, str, Manifest]], tmp_path: Path
+) -> None:
+    code, _, manifest = finish(change=relabel)
+    assert code == REJECTED
+    assert {failure.step for failure in manifest.failures} == {"tensorrt-bf16"}
     assert not list((tmp_path / "out").glob("*.engine"))
 
 

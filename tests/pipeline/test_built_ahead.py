@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from modelc.core.contract import Feed, Job, Outputs, Preflight, Readiness, Target
+from modelc.core.contract import Feed, Inspection, Job, Outputs, Preflight, Readiness, Target
 from modelc.core.errors import ConversionError, RunnerError
 from modelc.core.manifest import Manifest
 from modelc.pipeline.finish_pending import finish_pending
@@ -121,6 +121,36 @@ def test_a_changed_file_is_not_judged(
     assert BUILT in found.failures[0].message
     assert [artifact.name for artifact in found.artifacts] == ["fake"]
     assert found.pending == prepared.pending
+
+
+class Portable(Fake):
+    """An engine for many hosts, whose sidecar says that it computes in INT8."""
+
+    FINISHED_BY = "build-engine"
+
+    def preflight(self, job: Job) -> Preflight:
+        assert job.parent is not None
+        return CLEAR
+
+    def inspect(self, path: Path) -> Inspection:
+        return Inspection(
+            target=self.NAME, inputs=(), outputs=(), facts={"path": path.name}, weights={},
+            operators={}, metadata={"precision": "int8"},
+        )  # fmt: skip
+
+
+def test_a_file_of_another_precision_is_not_judged(
+    order: Orders, fake: Callable[..., Fake], tmp_path: Path
+) -> None:
+    """As where the manifest was edited: its digest is the recorded one."""
+    plain = cast("Target", fake())
+    origins = dict.fromkeys(plain.MADE_FROM, "fake")
+    made = Portable(NAME="engine", SUFFIX=".engine", MADE_FROM=origins, CAPTURES=(), ready=BUILDS)
+    run(order("engine"), targets=(plain, cast("Target", made)))
+    other = cast("Target", replace(made, ready=READY, on_convert=fail))
+    found = finish_pending(FinishRequest(out=tmp_path / "out"), targets=(plain, other))
+    assert [BUILT in one.message for one in found.failures] == [True]
+    assert (tmp_path / "out" / BUILT).is_file()
 
 
 def test_verify_checks_them(prepared: Manifest, tmp_path: Path) -> None:
