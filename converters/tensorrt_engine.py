@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ from .trt.engine_records import (
     EngineSidecar,
     external_files,
     is_engine_for,
+    list_option_changes,
     read_eager_dtypes,
     read_sidecar,
     write_sidecar,
@@ -115,6 +116,15 @@ def limit_precision(precision: Precision, settings: Mapping[str, str]) -> Precis
     """Return FP16 for FP32 with TF32, which has the mantissa of FP16."""
     tf32 = precision is Precision.FP32 and parse_options(settings).tf32
     return Precision.FP16 if tf32 else precision
+
+
+def check_settings(signature: Signature, settings: Mapping[str, str]) -> None:
+    """Check the optimization profiles against the inputs.
+
+    Raises:
+        UsageError: a profile names an unknown input, has another rank, or varies a fixed dim.
+    """
+    profiles_for(signature, parse_options(settings).profiles)
 
 
 def convert(
@@ -264,21 +274,10 @@ def _make_sidecar(
         outputs=built.outputs,
         profiles=tuple(map(profile_text, request.profiles)),
         plugins=options.plugins,
-        options=_option_changes(options),
+        options=list_option_changes(options),
         stripped=options.strip_weights,
         library=request.library,
     )
-
-
-def _option_changes(options: EngineOptions) -> dict[str, str]:
-    """Return the options that differ from their defaults, as text."""
-    plain = EngineOptions()
-    excluded = {"compute_capabilities", "profiles", "plugins", "timing_cache", "weights"}
-    return {
-        one.name: str(getattr(options, one.name))
-        for one in fields(options)
-        if one.name not in excluded and getattr(options, one.name) != getattr(plain, one.name)
-    }
 
 
 def _engine_facts(sidecar: EngineSidecar) -> dict[str, str]:

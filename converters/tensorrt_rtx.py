@@ -72,6 +72,11 @@ def limit_precision(precision: Precision, settings: Mapping[str, str]) -> Precis
     return tensorrt_engine.limit_precision(precision, settings)
 
 
+def check_settings(signature: Signature, settings: Mapping[str, str]) -> None:
+    """Check the optimization profiles against the inputs; errors as for TensorRT's."""
+    tensorrt_engine.check_settings(signature, settings)
+
+
 def convert(job: Job, host: BuildHost = tensorrt_engine.THIS_HOST) -> Converted:
     """Build the engine in a child process and write its sidecar.
 

@@ -41,6 +41,15 @@ class HostBound(Target, Protocol):
 
 
 @runtime_checkable
+class SettingsChecked(Target, Protocol):
+    """A target with settings that name inputs."""
+
+    def check_settings(self, signature: Signature, settings: Mapping[str, str]) -> None:
+        """Raise a UsageError for a setting that does not fit the inputs, before any conversion."""
+        ...
+
+
+@runtime_checkable
 class WideFloor(Target, Protocol):
     """A target whose kernels sum float32 in an order that errs more than other runtimes' do."""
 

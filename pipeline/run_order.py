@@ -15,6 +15,7 @@ from ..core.kinds import QUANTIZED
 from ..core.manifest import Manifest
 from ..core.process import relax_gc
 from ..core.records import REJECTED_FOLDER, Artifact, sha256_of
+from ..core.target_extensions import SettingsChecked
 from .branch_coverage import update_branches
 from .build_step import build_above_one, build_step
 from .cache.result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore
@@ -77,6 +78,9 @@ def run(
         known = read_known_record(order, folder, checkpoint)
         folder.claim(step.file for step in plan)
         eager = open_reference(order.source, checkpoint, order.judging, progress, order.signature)
+        for step in plan:
+            if isinstance(step.target, SettingsChecked):
+                step.target.check_settings(eager.signature, order.settings)
         manifest = begin_record(order, folder, eager, known, tell)
         manifest = update_branches(manifest, eager, order.judging.accept, progress)
         manifest = replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ...core.atomic_write import atomic_write
@@ -169,3 +169,14 @@ def is_engine_for(sidecar: EngineSidecar, device: CudaDevice | None, package: st
     return (same_gpu or "hardware_compatible" in sidecar.options) and (
         same_version or "version_compatible" in sidecar.options
     )
+
+
+def list_option_changes(options: EngineOptions) -> dict[str, str]:
+    """Return the options that differ from their defaults, as text."""
+    plain = EngineOptions()
+    excluded = {"compute_capabilities", "profiles", "plugins", "timing_cache", "weights"}
+    return {
+        one.name: str(getattr(options, one.name))
+        for one in fields(options)
+        if one.name not in excluded and getattr(options, one.name) != getattr(plain, one.name)
+    }

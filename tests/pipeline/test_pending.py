@@ -17,6 +17,7 @@ from modelc.core.errors import (
     MissingError,
     ModelcError,
     RunnerError,
+    UsageError,
 )
 from modelc.core.events import Event, Noted
 from modelc.core.kinds import Precision
@@ -87,6 +88,16 @@ def engine(
         here=here,
     )
     return cast("Target", made)
+
+
+@pytest.mark.parametrize("name", ["tensorrt", "tensorrt-rtx"])
+@pytest.mark.parametrize("profile", ["y=1x4:2x4:4x4", "x=1:2:4"])
+def test_a_profile_of_other_inputs_converts_nothing(
+    order: Orders, tmp_path: Path, name: str, profile: str
+) -> None:
+    with pytest.raises(UsageError, check=lambda error: error.option == "profile"):
+        run(order(name, settings={"profiles": profile}))
+    assert not list((tmp_path / "out").glob("model*"))
 
 
 def table(
