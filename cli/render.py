@@ -200,7 +200,8 @@ def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[s
     facts.add_row("size", size_text(size))
     for key, value in inspection.facts.items():
         facts.add_row(key, escape(value))
-    facts.add_row("weights", escape(_counts_text(inspection.weights)))
+    if inspection.weights:
+        facts.add_row("weights", escape(_counts_text(inspection.weights)))
     facts.add_row("operators", escape(_counts_text(inspection.operators, limit=12)))
     for key, value in inspection.metadata.items():
         name = key.removeprefix("modelc.")  # the prefix of modelc's keys in ONNX metadata

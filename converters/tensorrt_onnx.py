@@ -114,7 +114,8 @@ def _lower_rest(job: Job, parent: Path, path: Path) -> Converted:
         groups=find_layer_groups(model),
         keep=find_small_scales(model) if job.rest is Precision.FP16 else tuple(kept),
     )
-    plain = replace(job, precision=job.rest, keep=(), half_io=False)
+    metadata = {**job.metadata, "rest": str(job.rest)}
+    plain = replace(job, precision=job.rest, keep=(), metadata=metadata)
     lowered = convert_to_half(plain, parent, path, layers)
     warnings = _raise_qdq_faults(_load_model(path), path, required=True)
     return replace(

@@ -211,7 +211,8 @@ def _try_full_rest(tried: _StepAttempts, work: StepWork) -> None:
     order, recipes = work.run.order, recipes_for(tried.step)
     searches = order.has_accuracy_budget and bool(tried.trials)  # which starts from a failed trial
     half = any(rest_of(work, one) is not Precision.FP32 for one in recipes if one.quantizer)
-    if half and not (tried.has_passed() or order.lowering.rest or searches):
+    chosen = order.lowering.rest or order.lowering.half_io
+    if half and not (tried.has_passed() or chosen or searches):
         work.run.workspace.progress.note(f"{tried.step.name}: tried again with the rest in fp32")
         tried.all_of([replace(one, rest=Precision.FP32) for one in recipes], work)
 

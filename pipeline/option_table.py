@@ -280,8 +280,8 @@ class LoweringOptions:
         "skipped.",
         commands=On.MAKING, partial=True, metavar="METHOD")
     half_io: bool = switch(
-        "half-io", "With --fp16 or --bf16, convert inputs and outputs too.", Panel.PRECISION,
-        commands=On.EXPORT | On.TRT, partial=True)
+        "half-io", "With --fp16 or --bf16, or for TensorRT with --int8, convert inputs and outputs "
+        "too.", Panel.PRECISION, commands=On.EXPORT | On.TRT, partial=True)
     rest: Precision | None = option(
         None, "rest", "Precision of the layers that a quantizer leaves in floating point, for "
         "TensorRT: fp16 (default), bf16 or fp32.", Panel.PRECISION, commands=On.EXPORT | On.TRT,

@@ -227,6 +227,7 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     half_steps = [s for s in steps if s.wanted.precision in (Precision.FP16, Precision.BF16)]
     rests = any(step.quantizers and isinstance(step.target, RestLowered) for step in steps)
     halves, ends = bool(half_steps), any(not isinstance(s.target, FloatEnds) for s in half_steps)
+    ends = ends or (rests and lowering.rest is not Precision.FP32)
     no_ends = "no artifact has half precision: add --fp16 or --bf16"
     if halves:
         no_ends = f"{half_steps[0].name} keeps float32 inputs and outputs: add --to onnx:fp16"

@@ -27,7 +27,7 @@ _FUSED = frozenset({
 class MemoryEstimate:
     """Bytes by use; `largest` is the greatest number of elements in one tensor.
 
-    `unknown` counts tensors whose size depends on data; they are left out of the sum.
+    `unknown` counts tensors whose size cannot be inferred; they are left out of the sum.
     """
 
     weights: int

@@ -245,10 +245,7 @@ def _volume_findings(memory: MemoryEstimate) -> Iterator[TrtFinding]:
         )
         yield TrtFinding(TrtFault.LARGE_TENSOR, TrtSeverity.WARNING, what)
     if memory.unknown:
-        what = (
-            f"the sizes of {memory.unknown} tensors depend on data; the memory estimate excludes "
-            "them"
-        )
+        what = f"the memory estimate excludes {memory.unknown} tensors whose sizes are not known"
         yield TrtFinding(TrtFault.UNKNOWN_SIZES, TrtSeverity.WARNING, what)
 
 

@@ -60,9 +60,11 @@ def quantized(*, scale: float = 0.03, gain: float = 1.0) -> onnx.ModelProto:
 
 @pytest.fixture
 def lower(tmp_path: Path) -> Lower:
-    """`lower(model, rest)`: the result of the conversion, and the file."""
+    """`lower(model, rest, half_io=True)`: the result of the conversion, and the file."""
 
-    def make(model: onnx.ModelProto, rest: Precision) -> tuple[Converted, Path]:
+    def make(
+        model: onnx.ModelProto, rest: Precision, *, half_io: bool = False
+    ) -> tuple[Converted, Path]:
         onnx.save(model, tmp_path / "model.int8.onnx")
         (tmp_path / "out").mkdir(exist_ok=True)
         job = Job(
@@ -74,6 +76,7 @@ def lower(tmp_path: Path) -> Lower:
             parent=tmp_path / "model.int8.onnx",
             feeds=(FEED,),
             rest=rest,
+            half_io=half_io,
         )
         made = tensorrt_onnx.convert(job)
         return made, tmp_path / "out" / made.files[0][0]
@@ -86,17 +89,23 @@ def answer(path: Path) -> NDArray[np.float32]:
         return np.asarray(runner.run(FEED)["y"])
 
 
+@pytest.mark.parametrize("half_io", [False, True])
 @pytest.mark.parametrize("rest", [Precision.FP16, Precision.BF16])
-def test_the_rest_is_lowered_and_layers_stay_int8(lower: Lower, rest: Precision) -> None:
+def test_the_rest_is_lowered_and_layers_stay_int8(
+    lower: Lower, rest: Precision, half_io: bool
+) -> None:
     _, plain = lower(quantized(), Precision.FP32)
-    made, path = lower(quantized(), rest)
+    made, path = lower(quantized(), rest, half_io=half_io)
     assert made.options["rest"] == str(rest)
+    assert tensorrt_onnx.inspect(path).metadata["modelc.rest"] == str(rest)
     assert check_qdq(onnx_ir.load(path), {}) == ()
     covered = tensorrt_onnx.coverage(path, FEED, "cpu")
     assert covered is not None
     assert covered.layers == {"int8": 2}
-    model = onnx.load(path)
-    assert {value.type.tensor_type.elem_type for value in model.graph.input} == {TensorProto.FLOAT}
+    graph = onnx.load(path).graph
+    ends = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
+    half = TensorProto.FLOAT16 if rest is Precision.FP16 else TensorProto.BFLOAT16
+    assert ends == {half if half_io else TensorProto.FLOAT}
     wanted, found = answer(plain), answer(path)
     assert found.dtype == np.float32
     assert np.abs(found - wanted).max() <= 0.02 * np.abs(wanted).max()
