@@ -119,10 +119,14 @@ class Trial:
 
 
 def rest_of(work: StepWork, recipe: Recipe) -> Precision:
-    """Return the precision of the layers that a quantizer of the step leaves in floating point."""
-    if recipe.rest is not None or not isinstance(work.step.target, RestLowered):
+    """Return the precision of the layers that a quantizer left in floating point.
+
+    Those of a ready-made quantized model are lowered only if that was asked for.
+    """
+    target, asked = work.step.target, work.run.order.lowering.rest
+    if recipe.rest is not None or not isinstance(target, RestLowered):
         return recipe.rest or Precision.FP32
-    return work.run.order.lowering.rest or work.step.target.RESTS[0]
+    return asked or (Precision.FP32 if recipe.quantizer is None else target.RESTS[0])
 
 
 def recipes_for(step: Step, rewrites: tuple[str, ...] = ()) -> tuple[Recipe, ...]:
@@ -264,7 +268,7 @@ def convert_step(
             programs=run.memory.programs.setdefault(recipe.rewrites, {}),
             advance=lambda done, total: run.workspace.progress.advance(title, done, total),
             metadata={**job.metadata, **_attempt_metadata(work, recipe)},
-            rest=Precision.FP32 if source is None else rest_of(work, recipe),
+            rest=rest_of(work, recipe),
         )
         converted = step.target.convert(job) if step.built is None else _take_built(work, workplace)
         if source is not None:

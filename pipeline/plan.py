@@ -225,19 +225,27 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     quantizes = any(step.quantizers for step in steps)
     searches = quantizes and order.has_accuracy_budget
     half_steps = [s for s in steps if s.wanted.precision in (Precision.FP16, Precision.BF16)]
-    rests = any(step.quantizers and isinstance(step.target, RestLowered) for step in steps)
+    rests = [
+        step
+        for step in steps
+        if isinstance(step.target, RestLowered) and step.wanted.precision in QUANTIZED
+    ]
     halves, ends = bool(half_steps), any(not isinstance(s.target, FloatEnds) for s in half_steps)
-    ends = ends or (rests and lowering.rest is not Precision.FP32)
+    halves_rest = any(step.quantizers or lowering.rest for step in rests)
+    ends = ends or (halves_rest and lowering.rest is not Precision.FP32)
     no_ends = "no artifact has half precision: add --fp16 or --bf16"
     if halves:
         no_ends = f"{half_steps[0].name} keeps float32 inputs and outputs: add --to onnx:fp16"
     instead = f" in place of --{half_steps[0].wanted.precision}" if half_steps else ""
     no_int8 = f"no artifact is quantized: give --int8{instead}"
+    no_rest = "no artifact is quantized for TensorRT: add --int8"
+    if any(step.wanted.precision in QUANTIZED for step in steps):
+        no_rest = "the quantized model is built as it is: give the one before its rest was lowered"
     asked = {
         "--calib": (lowering.calibration, quantizes, no_int8),
         "--quantizer": (lowering.quantizer, quantizes, no_int8),
         "--calib-method": (lowering.method, quantizes, no_int8),
-        "--rest": (lowering.rest, rests, "no artifact is quantized for TensorRT: add --int8"),
+        "--rest": (lowering.rest, rests, no_rest),
         "--half-io": (lowering.half_io, ends, no_ends),
         "--max-trials": (lowering.max_trials, searches, "no search: add --int8 and --min-sqnr"),
         "--keep-fp": (lowering.keep, quantizes or halves, "all artifacts are fp32: add --fp16"),

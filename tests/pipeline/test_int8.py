@@ -198,6 +198,27 @@ def test_a_quantized_onnx_is_built_upon_without_calibration(
     assert found.passed
 
 
+@pytest.mark.parametrize("rest", [None, Precision.FP16])
+def test_the_rest_of_a_quantized_onnx_is_lowered_if_asked(
+    digits_source: Source, tmp_path: Path, rest: Precision | None
+) -> None:
+    name = "tensorrt-onnx:int8"
+    first = order_of(digits_source, tmp_path / "a", name, calibration=FEW, rest=Precision.FP32)
+    made = only_int8(run(first)).files[0].name
+    shutil.copy(tmp_path / "a" / made, tmp_path / "mine.onnx")
+    order = Order(
+        source=digits_source,
+        wanted=first.wanted,
+        out=tmp_path / "b",
+        parent=tmp_path / "mine.onnx",
+        parent_precision=Precision.INT8,
+        lowering=Lowering(rest=rest),
+    )
+    found = run(order)
+    assert found.passed
+    assert only_int8(found).options.get("rest") == rest
+
+
 def test_random_data_is_marked(digits_source: Source, tmp_path: Path) -> None:
     calibration = CalibrationOptions(source="random", samples=8)
     record = only_int8(run(order_of(digits_source, tmp_path, calibration=calibration))).calibration
