@@ -110,6 +110,19 @@ def apply_recorded_preprocessing(
     return replace(measuring, data=replace(measuring.data, preprocess=steps))
 
 
+def apply_recorded_measuring(
+    measuring: Measuring | None, manifest: Manifest, progress: Progress
+) -> Measuring | None:
+    """Add the gate and the preprocessing of the preparation if none is requested."""
+    if measuring is None:
+        return None
+    then = manifest.order
+    if measuring.max_drop is None and then.get("metric") == measuring.metric:
+        gate = then.get("max_drop", "")
+        measuring = replace(measuring, max_drop=float(gate) if gate else None)
+    return apply_recorded_preprocessing(measuring, manifest, progress)
+
+
 _WARMUP_RUNS, _MIN_RUNS, _MAX_RUNS = 3, 7, 50  # runs of each model
 _MIN_NOISE = 0.01  # share of a latency: the clock, and differences between processes
 _MAX_SECONDS = 4.0  # no runs beyond `_MIN_RUNS` after that

@@ -15,6 +15,7 @@ from ..core.manifest import Failure, Manifest, Pending
 from ..core.process import relax_gc
 from ..core.records import Artifact
 from ..core.target_extensions import HostBound
+from .accuracy_gate import apply_recorded_measuring
 from .branch_coverage import update_branches
 from .finish_reference import FinishReference, open_finish_reference
 from .held_out import load_samples, refer_held_out
@@ -73,7 +74,7 @@ def finish_pending(
             judging=opened.judging,
             signature=manifest.signature,
             cache=request.cache,
-            measuring=request.measuring,
+            measuring=apply_recorded_measuring(request.measuring, manifest, progress),
         )
         workspace = make_workspace(order, place, progress)
         labelled = opened.open_labelled(order.measuring, held)

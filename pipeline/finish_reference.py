@@ -19,6 +19,7 @@ from .reference_file import ReferenceFileError, read_references
 from .reopen import find_recorded_run
 from .run_progress import Progress
 from .stored_eager import NotStoredError, compare_stored, open_stored
+from .stored_use import SKIPPED_TEXTS
 
 _PREPARE_AGAIN = (
     "; or prepare the folder again without ",
@@ -71,6 +72,9 @@ class FinishReference:
 
     def _compare(self, pending: Pending, eager: EagerReference) -> EagerReference:
         if not pending.references:
+            if self.lacks_accuracy:
+                note = f"{pending.step}: not checked: {SKIPPED_TEXTS[SkippedCheck.ACCURACY]}"
+                self.progress.note(note, warning=True)
             return eager
         title = f"compare stored references of {pending.step}"
         try:
@@ -81,6 +85,8 @@ class FinishReference:
         except ReferenceFileError as fault:
             self.progress.note(f"{pending.step}: {fault.message}", warning=True)
             return eager
+        if self.lacks_accuracy:
+            use.skip(SkippedCheck.ACCURACY)
         for note in use.notes:
             self.progress.note(note, warning=True)
         return replace(eager, stored=use)
@@ -123,6 +129,7 @@ def open_finish_reference(
     folder, moved = request.out, request.moved
     stored = any(pending.references for pending in manifest.pending)
     judging = accept_recorded(apply_recorded_judging(request.judging, manifest), manifest)
+    lacks_accuracy = request.measuring is None and "data" in manifest.order
     try:
         run = find_recorded_run(manifest, folder, moved, request.judging)
         checkpoint = run.read_checkpoint(progress)
@@ -142,7 +149,7 @@ def open_finish_reference(
             progress=progress,
             other_feeds=(judging.feeds, judging.seed)
             != (manifest.feeds.count, manifest.feeds.seed),
-            lacks_accuracy=request.measuring is None and "data" in manifest.order,
+            lacks_accuracy=lacks_accuracy,
         )
     return FinishReference(
         manifest=manifest,
@@ -151,6 +158,7 @@ def open_finish_reference(
         judging=judging,
         progress=progress,
         eager=eager,
+        lacks_accuracy=lacks_accuracy,
     )
 
 

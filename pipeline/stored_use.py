@@ -64,15 +64,16 @@ class StoredUse:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the verdict must know about the references."""
         written = f"stored on {self.created[:10]} with torch {self.index.torch}"
+        texts = [SKIPPED_TEXTS[check] for check in SkippedCheck if check in self.skipped]
+        left = f"not checked: {', '.join(texts)}" if texts else ""
         if not self.source:
-            texts = [SKIPPED_TEXTS[check] for check in SkippedCheck if check in self.skipped]
-            left = f"; not checked: {', '.join(texts)}" if texts else ""
-            return (f"compared with eager's outputs {written}, without checkpoint and code{left}",)
+            more = f"; {left}" if left else ""
+            return (f"compared with eager's outputs {written}, without checkpoint and code{more}",)
         if not self.differing:
-            return ()
+            return (left,) if left else ()
         feeds = join_some(self.differing, _MAX_NAMED)
         note = (
             f"eager's outputs of this host differ from those {written} on {feeds} by more than "
             "roundoff in FP32; the artifact is compared with those of this host"
         )
-        return (note,)
+        return (note, left) if left else (note,)

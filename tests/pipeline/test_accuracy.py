@@ -17,7 +17,7 @@ from modelc.core.contract import Feed, Outputs, Runner, Target
 from modelc.core.errors import ErrorCode, RunnerError, UsageError
 from modelc.core.events import Event, Finished, Noted, Started, ignore_events
 from modelc.core.findings import Accuracy
-from modelc.core.kinds import Precision, ReasonCode
+from modelc.core.kinds import Precision, ReasonCode, SkippedCheck
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
 from modelc.pipeline.accuracy_gate import check_accuracy
@@ -36,6 +36,7 @@ from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.recorded_run import FinishRequest
 from modelc.pipeline.run_order import run
 from modelc.pipeline.run_progress import Progress
+from modelc.pipeline.stored_use import SKIPPED_TEXTS
 from modelc.pipeline.validate_file import rejudge_folder
 from modelc.pipeline.validate_folder import validate_folder
 from modelc.validators.ruling import Judgment, Ruling
@@ -510,6 +511,51 @@ def test_an_engine_is_measured_on_the_host_that_builds_it(
     assert found["engine"] == found["fake"]
     assert found["engine"] is not None
     assert (found["engine"].eager, found["engine"].samples) == (1.0, 12)
+
+
+def _prepare_gate(
+    source: Source, fake: Fakes, tmp_path: Path, max_drop: float, *, references: bool = True
+) -> Measuring:
+    """Prepare an engine with a gate; return the same measurement without it."""
+    x = np.abs(np.random.default_rng(0).normal(size=(12, 16))).astype(np.float32)
+    labels = eagerly({"x": x})["output"].argmax(axis=1)
+    np.savez(tmp_path / "gate.npz", x=x, y=labels)
+    asked = measuring(tmp_path / "gate.npz", max_drop=max_drop)
+    order = Order(
+        source=source,
+        wanted=(Wanted(target="engine"),),
+        out=tmp_path / "out",
+        measuring=asked,
+        references=references,
+    )
+    assert run(order, targets=table(fake, ready=False)).exit_code == 4
+    return replace(asked, max_drop=None)
+
+
+def test_an_engine_is_held_to_the_gate_of_its_preparation(
+    gate_source: Source, fake: Fakes, tmp_path: Path
+) -> None:
+    asked = _prepare_gate(gate_source, fake, tmp_path, 0.01)
+    again = FinishRequest(out=tmp_path / "out", measuring=asked)
+    done = finish_pending(again, targets=table(fake, ready=True))
+    (found,) = (a.accuracy for a in done.artifacts if a.name == "engine")
+    assert found is not None
+    assert found.max_drop == 0.01
+
+
+@pytest.mark.parametrize("references", [True, False])
+def test_a_finish_that_does_not_measure_as_its_preparation_did_says_so(
+    gate_source: Source, fake: Fakes, tmp_path: Path, *, references: bool
+) -> None:
+    told: list[Event] = []
+    _prepare_gate(gate_source, fake, tmp_path, 0.01, references=references)
+    request = FinishRequest(out=tmp_path / "out")
+    done = finish_pending(request, told.append, targets=table(fake, ready=True))
+    verdict = done.verdict_of("engine")
+    assert verdict is not None
+    noted = [one.text for one in told if isinstance(one, Noted)]
+    notes = verdict.notes if references else noted
+    assert any(SKIPPED_TEXTS[SkippedCheck.ACCURACY] in note for note in notes)
 
 
 def test_padding_of_a_fixed_batch_is_not_scored(digits_source: Source, tmp_path: Path) -> None:
