@@ -23,6 +23,8 @@ from .run_context import (
     find_unreferenced_files,
 )
 
+NOT_JUDGED = "built and not judged yet"  # of a step that is being judged, or whose run ended then
+
 
 class BuiltKeeper:
     """Commits what a deferred target built to `pending/`, and holds the manifest that says so."""
@@ -38,7 +40,7 @@ class BuiltKeeper:
         place = folder.workplace(f"{self._step.name}-built")
         for file in product.files:
             _link_or_copy(product.workplace / file.name, place / file.name)
-        pending = _describe_pending(self._step, parent, self._context, "built and not judged yet")
+        pending = _describe_pending(self._step, parent, self._context, NOT_JUDGED)
         mine = [one for one in self.manifest.pending if one.step == self._step.name]
         references = mine[0].references if mine else ()
         pending = replace(pending, references=references)

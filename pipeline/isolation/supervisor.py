@@ -171,14 +171,14 @@ def _recover(
         raise error_before_first_step(end, listener.open, logs)
     now = _read_run_manifest(order.out, initial)
     step = next(one for one in plan if one.name == listener.entered)
-    if _step_records(step.name, now) == _step_records(step.name, initial):
+    if not _has_ended(step.name, now, initial):
         failure = crash_failure(step.name, end, listener.open, logs)
         now = _add_failure(now, step, failure, order.out)
     else:
         text = f"{step.name} was judged, then its process died ({end.name}): its layers are unknown"
         listener(Noted(text=text, warning=True))
     names = [one.name for one in plan]
-    ended = {name for name in names if _step_records(name, now) != _step_records(name, initial)}
+    ended = {name for name in names if _has_ended(name, now, initial)}
     failed = {failure.step for failure in now.failures}
     kept = order.resume.kept | (ended - failed)
     resume = replace(order.resume, kept=kept, failures=now.failures)
@@ -192,6 +192,15 @@ def _read_run_manifest(out: Path, initial: Manifest) -> Manifest:
     if found is not None and (found.created, found.steps, found.environment) == run_of:
         return found
     return initial
+
+
+def _has_ended(step: str, now: Manifest, initial: Manifest) -> bool:
+    """Return whether the step has a result; what is kept until it is judged is none."""
+    from ..pending_step import NOT_JUDGED
+
+    if any(one.step == step and one.reason == NOT_JUDGED for one in now.pending):
+        now = replace(now, pending=initial.pending)
+    return _step_records(step, now) != _step_records(step, initial)
 
 
 def _step_records(step: str, manifest: Manifest) -> tuple[object, ...]:

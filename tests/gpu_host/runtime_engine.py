@@ -3,7 +3,8 @@
 An engine is the double's magic, then JSON with the path of its ONNX and its profiles; of one that
 the real builder of TensorRT-RTX made, the variable `GPU_HOST_ONNX` names the model. The variable
 `GPU_HOST_FAULT` plants a fault: `offset` adds 0.5 to every output, `memory` raises as torch does
-out of memory, `context` returns no execution context, `build` ends the build without an engine.
+out of memory, `crash` ends the process, `context` returns no execution context, `build` ends the
+build without an engine.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -314,6 +316,8 @@ def _set_profile(one: Any, profile_index: int, **_: Any) -> bool:
 
 
 def _execute(one: Any, **_: Any) -> bool:
+    if os.environ.get(FAULT) == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
     if os.environ.get(FAULT) == "memory":
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
     context = _set_values(one)

@@ -104,12 +104,13 @@ def test_a_wrong_engine_is_rejected_and_kept(build: Build, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["memory", "context"])
+@pytest.mark.parametrize(("fault", "expected"), [("memory", 6), ("context", 6), ("crash", 5)])
 def test_an_engine_that_cannot_run_is_kept_and_judged_later(
-    build: Build, tmp_path: Path, fault: str
+    build: Build, tmp_path: Path, fault: str, expected: int
 ) -> None:
     code, manifest = build("out", *DIGITS, "--fp16", "-o", "out", GPU_HOST_FAULT=fault)
-    assert code == 6
+    assert code == expected
+    assert [one["step"] for one in manifest["failures"]] == ["tensorrt-fp16"]
     kept = manifest["pending"][0]["files"][0]["name"]
     engine = (tmp_path / "out" / kept).read_bytes()
     code, manifest = build("out", "out", GPU_HOST_FAULT="build")  # a build fails now
