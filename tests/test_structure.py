@@ -7,9 +7,9 @@ from .structure import is_participle, measure
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
     "files": 368,
-    "lines": 85_300,
+    "lines": 85_500,
     "small_files": 7,
-    "test_lines": 65_800,
+    "test_lines": 66_000,
     "participles": 17,
     "repeated_classes": 0,
     "repeated_files": 0,

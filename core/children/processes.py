@@ -55,13 +55,15 @@ class ProcessSpec:
 class ProcessEnd:
     """How a process ended: its exit code, and the limit that it was killed for.
 
-    `peak` is the bytes of memory that were measured, `tail` the last lines of its log.
+    `peak` is the bytes of memory that were measured, `tail` the last lines of its log, `began` the
+    time at which it was started.
     """
 
     code: int
     overrun: LimitExceeded | None = None
     peak: int = 0
     tail: tuple[str, ...] = ()
+    began: float = 0.0
 
     @property
     def signal_name(self) -> str:

@@ -27,7 +27,8 @@ _MAX_LAST_WORDS = 3  # lines of the log
 _MAX_LINE = 160  # characters of each
 _LOG_TAIL = 1 << 14
 _DISK_FULL_MARGIN = 1 << 20  # bytes free on a disk that counts as full
-_IGNORED_LINES = ("Extension modules:", "Thread 0x", "Current thread", "  <no Python frame>", "[…")
+_FATAL, _THREAD = "Fatal Python error:", "Current thread"
+_IGNORED_LINES = ("Extension modules:", "Thread 0x", _THREAD, "  <no Python frame>", "[…")
 
 
 def crash_failure(step: str, end: ProcessEnd, open_steps: Sequence[Started], logs: Path) -> Failure:
@@ -68,7 +69,7 @@ def error_before_first_step(
 
 
 def _crash_message(end: ProcessEnd, open_steps: Sequence[Started], logs: Path) -> str:
-    words = last_words(logs)
+    words = last_words(logs, since=end.began)
     where = f" during {open_steps[-1].step!r}" if open_steps else ""
     printed = f"; its log ends: {' | '.join(words)}" if words else "; it printed nothing"
     if _is_disk_full(logs):
@@ -102,12 +103,14 @@ def _is_disk_full(logs: Path) -> bool:
     return shutil.disk_usage(place).free < _DISK_FULL_MARGIN
 
 
-def last_words(logs: Path) -> tuple[str, ...]:
+def last_words(logs: Path, *, since: float = 0.0) -> tuple[str, ...]:
     """Return the last relevant lines of the newest log; of the worker's log if it is the only one.
 
-    From a fatal error of Python on if there is one: its frames go from the innermost outwards.
+    From a fatal error of Python on if there is one: the frames of the thread that had it, from the
+    innermost outwards. Logs that were not written since then are of earlier runs.
     """
     files = [path for path in logs.glob("*.log") if path.is_file() and path.stat().st_size]
+    files = [path for path in files if path.stat().st_mtime >= since]
     steps = [path for path in files if path.name != WORKER_LOG_FILE]
     newest = max(steps or files, key=lambda path: path.stat().st_mtime_ns, default=None)
     if newest is None:
@@ -115,10 +118,18 @@ def last_words(logs: Path) -> tuple[str, ...]:
     with newest.open("rb") as stream:
         stream.seek(max(newest.stat().st_size - _LOG_TAIL, 0))
         text = stream.read().decode(errors="replace")
-    lines = [
+    lines = text.splitlines()
+    fatal = [number for number, line in enumerate(lines) if line.startswith(_FATAL)]
+    if not fatal:
+        return tuple(_relevant_lines(lines)[-_MAX_LAST_WORDS:])
+    error, *stacks = lines[fatal[-1] :]
+    mine = [number for number, line in enumerate(stacks) if line.startswith(_THREAD)]
+    return tuple(_relevant_lines([error, *stacks[mine[0] if mine else 0 :]])[:_MAX_LAST_WORDS])
+
+
+def _relevant_lines(lines: Sequence[str]) -> list[str]:
+    return [
         line.strip()[:_MAX_LINE]
-        for line in text.splitlines()
+        for line in lines
         if line.strip() and not line.startswith(_IGNORED_LINES)
     ]
-    fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
-    return tuple(lines[fatal[-1] :][:_MAX_LAST_WORDS] if fatal else lines[-_MAX_LAST_WORDS:])

@@ -32,6 +32,8 @@ _MESSAGES = (
 )  # fmt: skip
 _Message: TypeAlias = InitialManifest | Event
 
+_CLOCK_TICK = 0.1  # seconds by which a file's time may be behind the clock
+
 
 class _Listener:
     """Passes events on, and keeps the first manifest, the current artifact and the open steps."""
@@ -74,7 +76,7 @@ def _run_work(
     environment: Mapping[str, str] | None,
 ) -> CallEnd:
     """Do the work in a child; what it prints outside of its steps goes to a file in `logs`."""
-    watchdog, output = ChildWatchdog(limits, logs), OutputLog()
+    watchdog, output, began = ChildWatchdog(limits, logs), OutputLog(), time.time()
     clock_starts = Started if isinstance(work, ApiCall) else Entered
 
     def on_message(message: _Message) -> None:
@@ -95,7 +97,9 @@ def _run_work(
     finally:
         output.append_to(logs / WORKER_LOG_FILE)
     watchdog.trim_logs()
-    return replace(end, peak=watchdog.peak) if isinstance(end, ProcessEnd) else end
+    if not isinstance(end, ProcessEnd):
+        return end
+    return replace(end, peak=watchdog.peak, began=began - _CLOCK_TICK)
 
 
 def _value_of(end: Returned | StoppedByError | Interrupted) -> object:

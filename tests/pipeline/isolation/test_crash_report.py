@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -68,3 +69,18 @@ def test_the_end_of_the_log_of_a_step_starts_at_a_fatal_error(tmp_path: Path) ->
     text = "noise\nFatal Python error: Aborted\n\nCurrent thread 0x1\n  File a, line 1\n  File b\n"
     (tmp_path / "onnx.log").write_text(text)
     assert last_words(tmp_path) == ("Fatal Python error: Aborted", "File a, line 1", "File b")
+
+
+def test_the_frames_are_those_of_the_thread_that_failed(tmp_path: Path) -> None:
+    threads = "Thread 0x2\n  File wait, line 3\n\nCurrent thread 0x1\n  File a, line 1\n"
+    (tmp_path / "onnx.log").write_text(f"Fatal Python error: Aborted\n\n{threads}")
+    assert last_words(tmp_path) == ("Fatal Python error: Aborted", "File a, line 1")
+
+
+def test_a_log_of_an_earlier_run_is_not_quoted(tmp_path: Path) -> None:
+    log = tmp_path / "onnx.log"
+    log.write_text("of an earlier run\n")
+    ended = replace(CRASH, began=log.stat().st_mtime + 10)
+    message = crash_failure("onnx", ended, CONVERTING, tmp_path).message
+    assert "earlier" in crash_failure("onnx", CRASH, CONVERTING, tmp_path).message
+    assert "earlier" not in message
