@@ -146,7 +146,8 @@ def _rest_of_flags(artifacts: ArtifactOptions, given: Given) -> Given:
 def _finish(folder: Path, given: Given) -> None:
     """Run the pending steps of an output folder."""
     from ..pipeline.make_order import make_judging, make_measuring, make_settings
-    from ..pipeline.recorded_run import FinishRequest
+    from ..pipeline.plan import plan_pending
+    from ..pipeline.recorded_run import FinishRequest, load_manifest
     from .execute import execute_request
     from .judging_options import read_limits
     from .run_options import cache_folder, file_move
@@ -156,11 +157,12 @@ def _finish(folder: Path, given: Given) -> None:
         given, _FINISH_OPTIONS, f"with the output folder {folder}, whose manifest has the steps",
         f"run modelc build-trt {folder}, or pass a checkpoint",
     )  # fmt: skip
+    steps = plan_pending(load_manifest(folder).pending)
     request = FinishRequest(
         out=folder,
         moved=file_move(given),
         judging=make_judging(given, read_limits(call.tolerance)),
-        settings=make_settings(given),
+        settings=make_settings(given, tuple(step.wanted for step in steps)),
         cache=None if call.no_cache else cache_folder(),
         measuring=make_measuring(given, calibrates=False),
     )

@@ -21,7 +21,7 @@ from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
 
 GPU_HOST = Path(__file__).parent.parent / "gpu_host"
-FINISHED, REJECTED, NO_CHECKPOINT = 0, 1, 3
+FINISHED, REJECTED, USAGE, NO_CHECKPOINT = 0, 1, 2, 3
 STEPS = ("tensorrt-fp16", "tensorrt")
 
 
@@ -147,3 +147,11 @@ def test_a_named_checkpoint_must_exist(
     assert code == NO_CHECKPOINT
     assert len(manifest.pending) == len(STEPS)
     assert "Traceback" not in said
+
+
+def test_an_option_that_no_pending_engine_has_is_an_error(
+    finish: Callable[..., tuple[int, str, Manifest]],
+) -> None:
+    code, _, manifest = finish("--compute-capabilities", "8.9")
+    assert code == USAGE
+    assert len(manifest.pending) == len(STEPS)
