@@ -21,7 +21,7 @@ from ...core.children.processes import (
 from ...core.contract import Advance
 from ...core.errors import LOGGED, ConversionError, ErrorCode, MissingError, ModelcError
 from ...core.events import Advanced
-from .engine_build import build_in_child
+from .engine_build import build_in_child, plugin_path
 from .engine_inspection import InspectFunction, inspect_in_child
 from .engine_layers import parse_layers
 from .engine_options import EngineOptions, HardwareLevel, ShapeRange
@@ -218,7 +218,7 @@ def _limit_flags(request: BuildRequest) -> Iterator[str]:
     if request.timing_cache:
         yield f"--timingCacheFile={request.timing_cache}"
     for library in options.plugins:
-        yield f"--staticPlugins={library}"
+        yield f"--staticPlugins={plugin_path(library)}"
 
 
 def _option_flags(options: EngineOptions) -> Iterator[str]:

@@ -134,6 +134,12 @@ def _build_error(watch: BuildWatch, reason: str) -> Exception:
     )
 
 
+def plugin_path(library: str) -> str:
+    """Return the whole path of a file; the loader looks for a plain name in its folders only."""
+    path = Path(library)
+    return str(path.absolute()) if path.is_file() else library
+
+
 def load_plugin_libraries(
     trt: ModuleType,
     libraries: tuple[str, ...],
@@ -147,7 +153,7 @@ def load_plugin_libraries(
     """
     for library in libraries:
         try:
-            load(library)
+            load(plugin_path(library))
         except OSError as error:
             raise ConversionError(
                 f"the plugin library {library} cannot be loaded: {error}",

@@ -176,6 +176,18 @@ def test_only_named_plugin_libraries_are_loaded(stage_of: Stages) -> None:
     assert loaded == ["/a.so", "/b.so"]
 
 
+def test_a_plugin_library_in_the_current_folder_is_found(
+    stage_of: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = stage_of()
+    loaded: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.so").touch()
+    log = make_error_log(stage.trt)
+    load_plugin_libraries(stage.trt, ("a.so", "libelsewhere.so"), log, load=loaded.append)
+    assert loaded == [str(tmp_path / "a.so"), "libelsewhere.so"]
+
+
 def test_attention_may_be_decomposed(stage_of: Stages, request_of: Requests) -> None:
     stage = stage_of()
     kinds, attention = stage.trt.LayerType, stage.double.new("IAttention")
