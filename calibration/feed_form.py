@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,12 +22,13 @@ _BATCH_NAME = re.compile(r"\w*batch\w*|b|bsz?|n", re.IGNORECASE)
 class FeedForm:
     """How samples become feeds of one signature.
 
-    The first dim of the `batched` inputs is the batch axis. A feed holds `per_feed` samples: the
-    smallest batch size of the signature, or 0 if there is no batch axis and each sample is a feed.
+    `axes` are the batch axes of the inputs that have one: of most the first, of the states of a
+    recurrent layer the second. A feed holds `per_feed` samples: the smallest batch size of the
+    signature, or 0 if there is no batch axis and each sample is a feed.
     """
 
     signature: Signature
-    batched: frozenset[str]
+    axes: Mapping[str, int]
     per_feed: int
 
     @classmethod
@@ -37,10 +38,19 @@ class FeedForm:
         named = [dim for dim in firsts.values() if dim.name and _BATCH_NAME.fullmatch(dim.name)]
         batch = next(iter(named or firsts.values()), None)
         if batch is None:
-            return cls(signature=signature, batched=frozenset(), per_feed=0)
-        names = frozenset(name for name, dim in firsts.items() if dim == batch)
+            return cls(signature=signature, axes={}, per_feed=0)
+        axes = {name: 0 for name, dim in firsts.items() if dim == batch}
+        for spec in signature.inputs if named else ():
+            if spec.name not in axes and batch in spec.dims:
+                axes[spec.name] = spec.dims.index(batch)
         counts = bool(named) or batch.name is None
-        return cls(signature=signature, batched=names, per_feed=batch.low if counts else 0)
+        return cls(signature=signature, axes=axes, per_feed=batch.low if counts else 0)
+
+    @property
+    def batch(self) -> Dim | None:
+        """The batch dim, if there is one."""
+        specs = (spec for spec in self.signature.inputs if spec.name in self.axes)
+        return next((spec.dims[self.axes[spec.name]] for spec in specs), None)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,13 +64,13 @@ class FeedForm:
             SampleError: an input has too many or too few dims, or the batch sizes differ.
         """
         lacking = [spec.name for spec in self.signature.inputs if self._lacks_batch(spec, parts)]
-        if lacking and len(lacking) < len(self.batched):
+        if lacking and len(lacking) < len(self.axes):
             raise SampleError(
                 FindingKind.SHAPE, f"{lacking[0]} has no batch axis, other inputs have one"
             )
         if lacking:
-            return [{name: parts[name][None] if name in lacking else parts[name] for name in parts}]
-        sizes = {name: parts[name].shape[0] for name in self.names if name in self.batched}
+            return [self._add_axes(parts, lacking)]
+        sizes = {name: parts[name].shape[axis] for name, axis in self.axes.items()}
         if len(set(sizes.values())) > 1:
             text = ", ".join(f"{size} of {name}" for name, size in sizes.items())
             raise SampleError(FindingKind.SHAPE, f"has different batch sizes: {text}")
@@ -70,12 +80,22 @@ class FeedForm:
         if not count:
             shapes = ", ".join("x".join(map(str, array.shape)) for array in parts.values())
             raise SampleError(FindingKind.SHAPE, f"is empty: the shape is {shapes}")
-        return [self._row(parts, index) for index in range(count)]
+        return [self.cut(parts, index, index + 1) for index in range(count)]
 
-    def _row(self, parts: Mapping[str, Array], index: int) -> Feed:
+    def _add_axes(self, parts: Mapping[str, Array], lacking: Collection[str]) -> Feed:
+        import numpy as np
+
         return {
-            name: array[index : index + 1] if name in self.batched else array
+            name: np.expand_dims(array, self.axes[name]) if name in lacking else array
             for name, array in parts.items()
+        }
+
+    def cut(self, feed: Mapping[str, Array], start: int, stop: int) -> Feed:
+        """Return the samples `start` to `stop` of a feed; other inputs stay whole."""
+        rows = slice(start, stop)
+        return {
+            name: array[(slice(None),) * self.axes[name] + (rows,)] if name in self.axes else array
+            for name, array in feed.items()
         }
 
     def _lacks_batch(self, spec: InputSpec, parts: Mapping[str, Array]) -> bool:
@@ -83,7 +103,7 @@ class FeedForm:
         rank = parts[spec.name].ndim
         if rank == len(spec.dims):
             return False
-        if rank == len(spec.dims) - 1 and spec.name in self.batched:
+        if rank == len(spec.dims) - 1 and spec.name in self.axes:
             return True
         shape = "x".join(map(str, parts[spec.name].shape)) or "a number"
         raise SampleError(
@@ -101,15 +121,14 @@ class FeedForm:
         sizes: dict[str, int] = {}
         for spec in self.signature.inputs:
             for place, (dim, size) in enumerate(zip(spec.dims, row[spec.name].shape, strict=True)):
-                stacked = place == 0 and spec.name in self.batched and self.per_feed
-                if not stacked:
+                if place != self.axes.get(spec.name) or not self.per_feed:
                     _check_size(spec, dim, size, sizes)
         return {spec.name: _cast_array(spec, row[spec.name]) for spec in self.signature.inputs}
 
     def count_missing(self, row: Feed) -> int:
         """Return how many more samples complete a feed."""
-        name = next((name for name in self.names if name in self.batched), None)
-        return max(self.per_feed - row[name].shape[0], 0) if name and self.per_feed else 0
+        held = next((row[name].shape[axis] for name, axis in self.axes.items()), 0)
+        return max(self.per_feed - held, 0)
 
     def stack(self, rows: Sequence[Feed]) -> Feed:
         """Stack `per_feed` rows to one feed; inputs without a batch axis come from the first row.
@@ -121,7 +140,7 @@ class FeedForm:
 
         if len(rows) == 1:
             return rows[0]
-        for name in self.batched:
+        for name in self.axes:
             shapes = {row[name].shape for row in rows}
             if len(shapes) > 1:
                 text = " and ".join("x".join(map(str, shape)) for shape in sorted(shapes)[:2])
@@ -130,7 +149,9 @@ class FeedForm:
                     f"{name} has shapes {text}: the {self.per_feed} samples of a feed must match",
                 )
         return {
-            name: np.concatenate([row[name] for row in rows]) if name in self.batched else array
+            name: np.concatenate([row[name] for row in rows], axis=self.axes[name])
+            if name in self.axes
+            else array
             for name, array in rows[0].items()
         }
 

@@ -89,9 +89,8 @@ class LabelledSet:
     @property
     def batch(self) -> int:
         """The number of samples per feed: the opt size of the batch axis."""
-        specs = self._form.signature.inputs
-        dims = [spec.dims[0] for spec in specs if spec.name in self._form.batched]
-        return max(dims[0].opt, 1) if dims and self._form.per_feed else 1
+        batch = self._form.batch
+        return max(batch.opt, 1) if batch is not None and self._form.per_feed else 1
 
     def __iter__(self) -> Iterator[LabelledBatch]:
         """Yield batches of consecutive samples of one shape.
@@ -127,7 +126,7 @@ class LabelledSet:
         if self._source.is_shared:
             labels = [label[None]] * len(rows)
         else:
-            specs = [one for one in self._form.signature.inputs if one.name in self._form.batched]
+            specs = [one for one in self._form.signature.inputs if one.name in self._form.axes]
             has_axis = specs and content.parts[specs[0].name].ndim == len(specs[0].dims)
             labels = cut_labels(label, rows, stacked=bool(has_axis and self._form.per_feed))
         for index, (row, one) in enumerate(zip(rows, labels, strict=True)):
@@ -142,7 +141,7 @@ class LabelledSet:
             return False
         return all(
             array.shape == other[1][name].shape
-            and (name in self._form.batched or np.array_equal(array, other[1][name]))
+            and (name in self._form.axes or np.array_equal(array, other[1][name]))
             for name, array in one[1].items()
         )
 

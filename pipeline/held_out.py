@@ -63,26 +63,19 @@ def refer_held_out(
 
 def _make_batches(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:
     """Concatenate samples of the most common shape into batches of the opt and largest size."""
-    import numpy as np
-
     form = FeedForm.of(signature)
-    dims = [spec.dims[0] for spec in signature.inputs if spec.name in form.batched]
     groups: dict[tuple[tuple[int, ...], ...], list[Feed]] = {}
     for feed in feeds:
         groups.setdefault(tuple(array.shape for array in feed.values()), []).append(feed)
     alike = max(groups.values(), key=len)
-    if not dims or not dims[0].dynamic or not form.per_feed or len(alike) < _MIN_DISTINCT:
+    batch = form.batch
+    if batch is None or not batch.dynamic or not form.per_feed or len(alike) < _MIN_DISTINCT:
         return
-    for size in sorted({dims[0].opt, dims[0].high} - {form.per_feed}):
+    for size in sorted({batch.opt, batch.high} - {form.per_feed}):
         parts = list(itertools.islice(itertools.cycle(alike), -(-size // form.per_feed)))
-        arrays = {
-            name: np.concatenate([feed[name] for feed in parts])[:size]
-            if name in form.batched
-            else array
-            for name, array in parts[0].items()
-        }
-        sizes = {str(dims[0].name): size}
-        yield NamedFeed(name=f"{HELD_OUT_PREFIX}{dims[0].name}={size}", arrays=arrays, sizes=sizes)
+        arrays = form.cut(form.stack(parts), 0, size)
+        sizes = {str(batch.name): size}
+        yield NamedFeed(name=f"{HELD_OUT_PREFIX}{batch.name}={size}", arrays=arrays, sizes=sizes)
 
 
 def _make_masked_feeds(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:

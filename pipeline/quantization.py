@@ -167,8 +167,8 @@ def _sample_drawer(signature: Signature, seed: int, sample: Feed | None) -> Call
         drawn: dict[str, Array] = {}
         for spec in signature.inputs:
             shape = [dim.opt for dim in spec.dims]
-            if spec.name in form.batched and form.per_feed:
-                shape[0] = form.per_feed
+            if spec.name in form.axes and form.per_feed:
+                shape[form.axes[spec.name]] = form.per_feed
             generator = make_generator(seed, "calibration", index, spec.name)
             one = values[spec.name]
             drawn[spec.name] = (

@@ -33,7 +33,7 @@ def test_a_feed_holds_the_fewest_samples_that_the_signature_takes(text: str, per
 
 def test_a_telling_name_counts_before_the_first_input() -> None:
     form = form_of("anchors:float32[9,4]", "x:float32[batch,3]")
-    assert (form.batched, form.per_feed) == (frozenset({"x"}), 1)
+    assert (form.axes, form.per_feed) == ({"x": 0}, 1)
 
 
 def test_an_input_without_the_batch_axis_goes_with_every_row() -> None:
@@ -42,6 +42,19 @@ def test_an_input_without_the_batch_axis_goes_with_every_row() -> None:
     rows = form.rows({"x": x, "anchors": anchors})
     assert len(rows) == 5
     assert all(row["anchors"] is anchors for row in rows)
+
+
+def test_states_of_a_recurrent_layer_have_their_batch_axis_second() -> None:
+    form = form_of("x:float32[batch=2..8,seq=1..9,3]", "h:float32[2,batch,4]")
+    assert (form.axes, form.per_feed) == ({"x": 0, "h": 1}, 2)
+    whole = {"x": normal(6, 5, 3), "h": normal(2, 6, 4)}
+    rows = form.rows(whole)
+    assert {(row["x"].shape, row["h"].shape) for row in rows} == {((1, 5, 3), (2, 1, 4))}
+    joined = form.stack(rows)
+    assert all(np.array_equal(joined[name], whole[name]) for name in whole)
+    (single,) = form.rows({"x": normal(5, 3), "h": normal(2, 4)})
+    assert (single["x"].shape, single["h"].shape) == ((1, 5, 3), (2, 1, 4))
+    assert form.count_missing(form.fit(single)) == 1
 
 
 @pytest.mark.parametrize(("shape", "count"), [((3,), 1), ((1, 3), 1), ((4, 3), 4), ((12, 3), 12)])
