@@ -208,11 +208,10 @@ def _try_full_rest(tried: _StepAttempts, work: StepWork) -> None:
     """Quantize again with the rest in FP32 if none passed with the default rest in half."""
     if tried.step.captures:
         return
-    order, recipes = work.run.order, recipes_for(tried.step)
+    order, recipes, lowering = work.run.order, recipes_for(tried.step), work.run.order.lowering
     searches = order.has_accuracy_budget and bool(tried.trials)  # which starts from a failed trial
     half = any(rest_of(work, one) is not Precision.FP32 for one in recipes if one.quantizer)
-    chosen = order.lowering.rest or order.lowering.half_io
-    if half and not (tried.has_passed() or chosen or searches):
+    if half and not (tried.has_passed() or lowering.rest or lowering.half_io or searches):
         work.run.workspace.progress.note(f"{tried.step.name}: tried again with the rest in fp32")
         tried.all_of([replace(one, rest=Precision.FP32) for one in recipes], work)
 

@@ -112,11 +112,10 @@ def plan_pending(
     steps = []
     for one in pending:
         target = target_named(one.target, targets)
-        wanted = Wanted(target=target.NAME, precision=one.precision)
         steps.append(
             Step(
                 target=target,
-                wanted=wanted,
+                wanted=Wanted(target=target.NAME, precision=one.precision),
                 captures=(),
                 parent=one.made_from,
                 pending=why_pending(target),
@@ -206,15 +205,10 @@ class _Planner:
         if self.order.lowering.calibration is None:
             raise UsageError(
                 f"{wanted.name} requires calibration data",
-                hint=Hint(
-                    "give real samples: ",
-                    Option("calib", "DIR"),
-                    ", or ",
-                    Option("calib", "random"),
-                ),
-                option="calib",
-                code=ErrorCode.NO_SAMPLES,
-            )
+                hint=Hint("give real samples: ", Option("calib", "DIR"), ", or ",
+                          Option("calib", "random")),
+                option="calib", code=ErrorCode.NO_SAMPLES,
+            )  # fmt: skip
         chosen = _choose_quantizers(able, wanted, self.order)
         return tuple(one for one in chosen if _offers_method(one, wanted, self.order))
 
@@ -225,21 +219,18 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     quantizes = any(step.quantizers for step in steps)
     searches = quantizes and order.has_accuracy_budget
     half_steps = [s for s in steps if s.wanted.precision in (Precision.FP16, Precision.BF16)]
-    rests = [
-        step
-        for step in steps
-        if isinstance(step.target, RestLowered) and step.wanted.precision in QUANTIZED
-    ]
+    quantized = [step for step in steps if step.wanted.precision in QUANTIZED]
+    rests = [step for step in quantized if isinstance(step.target, RestLowered)]
     halves, ends = bool(half_steps), any(not isinstance(s.target, FloatEnds) for s in half_steps)
-    halves_rest = any(step.quantizers or lowering.rest for step in rests)
-    ends = ends or (halves_rest and lowering.rest is not Precision.FP32)
+    if lowering.rest is not Precision.FP32:
+        ends = ends or any(step.quantizers or lowering.rest for step in rests)
     no_ends = "no artifact has half precision: add --fp16 or --bf16"
     if halves:
         no_ends = f"{half_steps[0].name} keeps float32 inputs and outputs: add --to onnx:fp16"
     instead = f" in place of --{half_steps[0].wanted.precision}" if half_steps else ""
     no_int8 = f"no artifact is quantized: give --int8{instead}"
     no_rest = "no artifact is quantized for TensorRT: add --int8"
-    if any(step.wanted.precision in QUANTIZED for step in steps):
+    if quantized and not quantizes:
         no_rest = "the quantized model is built as it is: give the one before its rest was lowered"
     asked = {
         "--calib": (lowering.calibration, quantizes, no_int8),
