@@ -255,18 +255,21 @@ def make_meter_mode(meter: Meter) -> TorchDispatchMode:
 def flops_exceed(run: Callable[[], object], most: int) -> bool:
     """Whether a run does more than `most` FLOPs in products, convolutions and attention.
 
-    The run stops at the limit.
+    The run stops at the limit, and at an operator that calls functions, as a loop, except
+    `torch.cond`: its work is unknown.
     """
+    from torch._ops import HigherOrderOperator
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
 
     def count(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if counter.get_total_flops() > most:
+        unknown = isinstance(func, HigherOrderOperator) and func.name() != "cond"
+        if unknown or counter.get_total_flops() > most:
             raise WorkExceededError
         return func(*args, **kwargs)
 
-    with counter, intercept_operators(count):
+    with counter, intercept_operators(count, branches=True):
         try:
             run()
         except WorkExceededError:

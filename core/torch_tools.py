@@ -103,14 +103,17 @@ def intercept_calls(through: TorchHandler) -> TorchFunctionMode:
     return Calls()
 
 
-def intercept_operators(through: TorchHandler) -> TorchDispatchMode:
+def intercept_operators(through: TorchHandler, *, branches: bool = False) -> TorchDispatchMode:
     """Return a mode in which the function receives each operator, including those of TorchScript.
 
-    Operators that call functions, such as `torch.cond`, raise NotImplementedError in it.
+    Operators that call functions, such as `torch.cond`, raise NotImplementedError in it unless it
+    takes `branches`: then the function receives them, but not what is called within them.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+        supports_higher_order_operators = branches
+
         def __torch_dispatch__(
             self,
             func: Any,

@@ -13,7 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from modelc.checkpoints.eager_model import Eager
-from modelc.checkpoints.run_limits import DeadlineExceededError, StepCounter, limit_steps
+from modelc.checkpoints.run_limits import (
+    DeadlineExceededError,
+    StepCounter,
+    flops_exceed,
+    limit_steps,
+)
 from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.errors import CheckpointError
 
@@ -134,3 +139,22 @@ def test_a_function_that_is_traced_afterwards_runs() -> None:
             assert eager(Root(), 1000).inputs == ("x",)
         finally:
             sys.settrace(before)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.compile's own
+def test_the_work_of_torch_cond_is_counted_and_that_of_a_loop_is_too_much() -> None:
+    weight = torch.ones(16, 4)
+
+    def branch(x: Tensor) -> object:
+        return torch.cond(x.mean() > 0, lambda y: y @ weight, lambda y: y @ weight + 1, (x,))
+
+    def loop(x: Tensor) -> object:
+        from torch._higher_order_ops import while_loop
+
+        return while_loop(lambda y: y.sum() < 10, lambda y: (y + 1,), (x,))
+
+    x = torch.ones(8, 16)
+    with torch.no_grad():
+        assert [flops_exceed(lambda: branch(x), most) for most in (100, 10_000)] == [True, False]
+        assert flops_exceed(lambda: loop(x), 10_000)
+        assert torch.equal(branch(-x), -x @ weight + 1)  # type: ignore[arg-type]  # a tensor
