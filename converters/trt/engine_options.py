@@ -112,7 +112,7 @@ def _read_size(settings: Mapping[str, str], key: str) -> int | None:
         return None
     found = _SIZE.fullmatch(text)
     size = float(found[1]) * _UNITS[found[2].upper()] if found else 0
-    if not size:
+    if not 1 <= size < 1 << 63:
         raise _option_error(key, text, "a size such as 512M or 4G")
     return int(size)
 
@@ -216,8 +216,7 @@ def _option_error(key: str, text: str, wanted: str) -> UsageError:
 
 
 Shape: TypeAlias = tuple[int, ...]
-_HINT = "write --profile x=1x3x224x224:4x3x224x224:8x3x224x224, inputs apart by commas"
-_PARTS = 3
+_HINT, _PARTS = "write --profile x=1x3x224x224:4x3x224x224:8x3x224x224, inputs apart by commas", 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,7 +296,8 @@ def _parse_range(part: str, text: str) -> ShapeRange:
 def _parse_shape(text: str) -> Shape | None:
     """Parse `1x3x8` to sizes, and an empty text to a scalar's shape; None for anything else."""
     parts = text.split("x") if text else []
-    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else None
+    fits = all(part.isdecimal() and float(part) < 1 << 31 for part in parts)
+    return tuple(map(int, parts)) if fits else None
 
 
 def profiles_for(signature: Signature, extra: Sequence[Profile]) -> tuple[Profile, ...]:

@@ -71,6 +71,7 @@ def test_a_scalar_has_an_empty_shape() -> None:
         "x=1x3:2:4x3",
         "x=-1x3:2x3:4x3",
         "x=1:1:1,x=2:2:2",
+        "x=1x3:2x3:2147483648x3",
     ],
 )
 def test_an_invalid_profile_is_rejected(text: str) -> None:
