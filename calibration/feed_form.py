@@ -168,7 +168,7 @@ def _check_size(spec: InputSpec, dim: Dim, size: int, sizes: dict[str, int]) -> 
         raise SampleError(
             FindingKind.SHAPE, f"{spec.name} has {dim.name}={size}, outside {allowed}"
         )
-    if size < 1:
+    if size < 1 and not (dim.bounded and dim.low == 0):
         raise SampleError(FindingKind.SHAPE, f"{spec.name} has {dim.name}={size}, which is empty")
     free = size if dim.relation is None else dim.relation.base_of(size)
     if free is None:

@@ -264,7 +264,7 @@ def flops_exceed(run: Callable[[], object], most: int) -> bool:
     counter = FlopCounterMode(display=False)
 
     def count(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        unknown = isinstance(func, HigherOrderOperator) and func.name() != "cond"
+        unknown = isinstance(func, HigherOrderOperator) and str(func) != "cond"
         if unknown or counter.get_total_flops() > most:
             raise WorkExceededError
         return func(*args, **kwargs)

@@ -26,12 +26,11 @@ from .trt.engine_layers import engine_coverage as coverage_of
 from .trt.engine_options import (
     BuilderChoice,
     EngineOptions,
-    find_unbounded,
     options_for,
     parse_options,
     profile_text,
-    profiles_for,
 )
+from .trt.engine_profiles import find_unbounded, profiles_for, read_size_inputs
 from .trt.engine_records import (
     BuildRequest,
     BuildResult,
@@ -44,7 +43,6 @@ from .trt.engine_records import (
     write_sidecar,
 )
 from .trt.parser_support import LEAST_BY_TYPE, LEAST_OF_PRODUCTS
-from .trt.size_inputs import read_size_inputs
 from .trt.trt_callbacks import BUILDER_LOG_SOURCE
 from .trt.trt_installation import TrtLibrary, builder_readiness, query_driver
 

@@ -9,7 +9,7 @@ LIMITS = {
     "files": 368,
     "lines": 85_500,
     "small_files": 7,
-    "test_lines": 66_000,
+    "test_lines": 66_100,
     "participles": 17,
     "repeated_classes": 0,
     "repeated_files": 0,

@@ -89,13 +89,15 @@ def explain_empty(
     if left and left.isdisjoint(kernels):
         kinds = ", ".join(sorted(left))
         return f"ONNX Runtime has no integer kernel for the {others}products: {kinds}"
+    bodies = (one.g for node in graph.node for one in node.attribute if one.HasField("g"))
+    inner = any(node.op_type in PRODUCTS for body in bodies for node in body.node)
     if left:
+        more = "; others are in branches or loops" if inner else ""
         return (
             f"the {others}matrix products of the model are too small for int8: "
-            f"fewer than {_SMALLEST} rows or columns"
+            f"fewer than {_SMALLEST} rows or columns{more}"
         )
-    bodies = (one.g for node in graph.node for one in node.attribute if one.HasField("g"))
-    if any(node.op_type in PRODUCTS for body in bodies for node in body.node):
+    if inner:
         return "the convolutions and matrix products of the model are in branches or loops"
     return "the model has no convolution or matrix product to quantize"
 

@@ -25,8 +25,8 @@ from .engine_build import build_in_child, plugin_path
 from .engine_inspection import InspectFunction, inspect_in_child
 from .engine_layers import parse_layers
 from .engine_options import EngineOptions, HardwareLevel, ShapeRange
+from .engine_profiles import range_error
 from .engine_records import BuildRequest, BuildResult
-from .size_inputs import range_error
 from .trt_installation import (
     MIN_TENSORRT,
     CudaDriver,

@@ -22,9 +22,9 @@ from ...core.events import Advanced
 from ..onnx_origins import UNKNOWN_ORIGIN, read_origins
 from . import timing_cache
 from .engine_options import EngineOptions, HardwareLevel, Profile, ShapeRange, profile_text
+from .engine_profiles import range_error
 from .engine_records import BuildRequest, BuildResult
 from .lean_runtime import load_lean_runtime
-from .size_inputs import range_error
 from .trt_callbacks import ErrorLog, make_error_log, make_progress_monitor
 from .trt_installation import TrtLibrary, load_tensorrt
 

@@ -6,11 +6,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
 from ...core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
-from ...core.signature import InputSpec, Signature
 from .trt_installation import TrtLibrary
 
 LEVELS = range(6)  # IBuilderConfig.builder_optimization_level
@@ -298,103 +296,3 @@ def _parse_shape(text: str) -> Shape | None:
     parts = text.split("x") if text else []
     fits = all(part.isdecimal() and float(part) < 1 << 31 for part in parts)
     return tuple(map(int, parts)) if fits else None
-
-
-def profiles_for(signature: Signature, extra: Sequence[Profile]) -> tuple[Profile, ...]:
-    """Return the signature's profile, then each of `extra`, completed from it.
-
-    Raises:
-        UsageError: an extra profile names an unknown input, has another rank, or varies a fixed
-            dim.
-    """
-    own = {spec.name: _spec_range(spec) for spec in signature.inputs}
-    return (tuple(own.values()), *(_complete_profile(profile, own, signature) for profile in extra))
-
-
-def _spec_range(spec: InputSpec) -> ShapeRange:
-    return ShapeRange(
-        name=spec.name,
-        low=tuple(dim.low for dim in spec.dims),
-        opt=tuple(dim.opt for dim in spec.dims),
-        high=tuple(dim.high for dim in spec.dims),
-        values=_integer_range(spec),
-    )
-
-
-def _integer_range(spec: InputSpec) -> tuple[int, int, int] | None:
-    """Return the least, a middle and the greatest value of an integer input; None if not stated."""
-    if spec.values is None or not spec.dtype.startswith("int"):
-        return None
-    low, high = int(spec.values.low), int(spec.values.high)
-    return low, (low + high) // 2, high
-
-
-def _complete_profile(
-    profile: Profile, own: Mapping[str, ShapeRange], signature: Signature
-) -> Profile:
-    specs = {spec.name: spec for spec in signature.inputs}
-    given = {one.name: one for one in profile}
-    for name, one in given.items():
-        if name not in specs:
-            raise UsageError(
-                f"--profile {profile_text(profile)} names {name!r}, which is not an input",
-                hint=f"the inputs are {', '.join(specs)}",
-                option="profile",
-            )
-        _check_range(one, specs[name], profile)
-    return tuple(
-        replace(given.get(name, known), values=known.values) for name, known in own.items()
-    )
-
-
-def _check_range(one: ShapeRange, spec: InputSpec, profile: Profile) -> None:
-    if len(one.low) != len(spec.dims):
-        raise UsageError(
-            f"--profile {profile_text(profile)}: "
-            f"{spec.name} has {len(spec.dims)} dims, not {len(one.low)}",
-            hint=f"its form is {spec}",
-            option="profile",
-        )
-    for dim, low, high in zip(spec.dims, one.low, one.high, strict=True):
-        if not dim.dynamic and (low, high) != (dim.opt, dim.opt):
-            raise UsageError(
-                f"--profile {profile_text(profile)}: a dim of {spec.name} is always {dim.opt}",
-                hint=Hint(
-                    f"its form is {spec}; a dim that varies needs a name in ", Option("input")
-                ),
-                option="profile",
-            )
-
-
-def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[UsageError, ...]:
-    """Return an error for each dynamic dim without bounds, which a profile needs.
-
-    The inputs that the profiles in `given` name count as bounded.
-    """
-    profiled = {one.name for profile in given for one in profile}
-    owners: dict[str, str] = {}
-    for spec in signature.inputs:
-        for dim in spec.dims:
-            if not dim.bounded and dim.name is not None and spec.name not in profiled:
-                owners.setdefault(dim.name, spec.name)
-    return tuple(
-        UsageError(
-            f"dim {name!r} of {owner} has no bounds, which an optimization profile needs",
-            hint=f"give {name}=min..max in --input, or --profile",
-            option="profile",
-            code=ErrorCode.MISSING_DIMS,
-        )
-        for name, owner in owners.items()
-    )
-
-
-def select_profile(
-    profiles: Sequence[Profile],
-    shapes: Mapping[str, Sequence[int]],
-    values: Mapping[str, Sequence[int]] = MappingProxyType({}),
-) -> int | None:
-    """Return the first profile that contains every shape, and the values of size inputs."""
-    for index, profile in enumerate(profiles):
-        if all(one.contains(shapes[one.name], values.get(one.name, ())) for one in profile):
-            return index
-    return None

@@ -25,7 +25,8 @@ from ...core.signature import Signature
 from ...core.torch_tools import to_array
 from ..runner_base import RunnerBase, order_inputs
 from .engine_build import TRT_DTYPES, load_plugin_libraries
-from .engine_options import EngineOptions, Profile, ShapeRange, profile_text, select_profile
+from .engine_options import EngineOptions, Profile, ShapeRange, profile_text
+from .engine_profiles import select_profile
 from .engine_records import EngineSidecar, engine_sidecar_path, read_sidecar
 from .trt_callbacks import (
     ErrorLog,

@@ -15,10 +15,9 @@ from ..onnx_origins import NodeOrigin, read_origins
 from .engine_options import (
     BuilderChoice,
     EngineOptions,
-    find_unbounded,
     parse_options,
-    profiles_for,
 )
+from .engine_profiles import find_unbounded, profiles_for, size_findings
 from .parser_support import (
     BODIES,
     DATA_DEPENDENT,
@@ -39,7 +38,6 @@ from .parser_support import (
 )
 from .parser_verdict import PARSER, ParserVerdict, use_verdict
 from .qdq_rules import check_qdq
-from .size_inputs import size_findings
 from .trt_findings import (
     DEQUANTIZE,
     QUANTIZE,

@@ -151,7 +151,7 @@ def test_the_work_of_torch_cond_is_counted_and_that_of_a_loop_is_too_much() -> N
     def loop(x: Tensor) -> object:
         from torch._higher_order_ops import while_loop
 
-        return while_loop(lambda y: y.sum() < 10, lambda y: (y + 1,), (x,))
+        return while_loop(lambda y: y.sum() < 10, lambda y: (y + 1,), (x,))  # type: ignore[no-untyped-call]
 
     x = torch.ones(8, 16)
     with torch.no_grad():

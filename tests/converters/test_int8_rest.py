@@ -164,7 +164,8 @@ def test_the_real_builder_takes_every_rest(
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
     from modelc.converters.trt.build_launcher import build_with_python
-    from modelc.converters.trt.engine_options import EngineOptions, profiles_for
+    from modelc.converters.trt.engine_options import EngineOptions
+    from modelc.converters.trt.engine_profiles import profiles_for
     from modelc.converters.trt.engine_records import BuildRequest
     from modelc.converters.trt.trt_installation import TrtLibrary
 

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from modelc.converters.trt.engine_options import (
-    ShapeRange,
-    find_unbounded,
-    profile_text,
-    profiles_for,
-    read_profiles,
-    select_profile,
-)
+from modelc.converters.trt.engine_options import ShapeRange, profile_text, read_profiles
+from modelc.converters.trt.engine_profiles import find_unbounded, profiles_for, select_profile
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
@@ -50,7 +44,17 @@ def test_the_text_of_a_profile_can_be_parsed() -> None:
 
 def test_an_input_left_out_has_the_signatures_shapes() -> None:
     extra = read_profiles(["mask=1x2:1x2:1x2"])
-    assert profile_text(profiles_for(TEXT, extra)[1]) == "ids=1x2:2x9:4x16,mask=1x2:1x2:1x2"
+    assert profile_text(profiles_for(TEXT, extra)[1]) == "ids=1x2:1x2:1x2,mask=1x2:1x2:1x2"
+    doubled = signature(
+        "x:float32[n=1..4,3]", "y:float32[n,k=1..9]", "z:float32[2*n+1]", "s:float32[]"
+    )
+    found = profiles_for(doubled, read_profiles(["x=8x3:8x3:16x3"]))[1]
+    assert profile_text(found) == "x=8x3:8x3:16x3,y=8x1:8x5:16x9,z=17:17:33,s=::"
+
+
+def test_inputs_that_share_a_dim_have_the_same_sizes_of_it() -> None:
+    with pytest.raises(UsageError, match="batch"):
+        profiles_for(TEXT, read_profiles(["ids=1x8:1x8:1x8,mask=2x8:2x8:2x8"]))
 
 
 def test_a_scalar_has_an_empty_shape() -> None:

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from modelc.converters.trt.size_inputs import read_size_inputs
+from modelc.converters.trt.engine_profiles import read_size_inputs
 from modelc.converters.trt.trt_installation import TrtLibrary, load_tensorrt
 
 # name: (the graph's head, its weights, its nodes, the inputs that set a size)
