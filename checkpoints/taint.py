@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..core.torch_tools import flatten_tensors
+from ..core.torch_tools import flatten_tensors, intercept_operators
 from .source_positions import CodeSite, find_user_frames
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ def track_taint(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iter
     """
     import torch
     from torch.overrides import TorchFunctionMode
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     taint = _TaintMap(module, inputs)
 
@@ -82,21 +81,13 @@ def track_taint(module: torch.nn.Module, inputs: Iterable[torch.Tensor]) -> Iter
             taint.note_call(func, (*args, *given.values()), answer)
             return answer
 
-    class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-        """Follows data through operators, including those within torch."""
+    def follow(func: Any, args: Any, kwargs: Any) -> object:
+        """Follow data through operators, including those within torch and as torch.cond."""
+        answer = func(*args, **kwargs)
+        taint.propagate(func, args, kwargs, answer)
+        return answer
 
-        supports_higher_order_operators = True  # as torch.cond
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> object:
-            given = kwargs or {}
-            answer = func(*args, **given)
-            taint.propagate(func, args, given, answer)
-            return answer
-
-    operators: TorchDispatchMode = Operators()  # type: ignore[no-untyped-call]  # torch's own
-    with torch.no_grad(), operators, Calls():
+    with torch.no_grad(), intercept_operators(follow, branches=True), Calls():
         yield taint.seen
 
 

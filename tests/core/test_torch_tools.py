@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from modelc.checkpoints.taint import track_taint
 from modelc.core.torch_tools import intercept_operators, to_array
 
 ONES = torch.ones(2, 2)
@@ -66,3 +67,17 @@ def test_a_branch_of_torch_runs_after_a_mode() -> None:
         for rows in (2, 1, 4):
             assert torch.equal(branching(torch.ones(rows, 3)), torch.full((rows, 3), 2.0))
             assert torch.equal(branching(-torch.ones(rows, 3)), torch.zeros(rows, 3))
+
+
+def test_a_branch_of_torch_runs_after_data_was_followed_through_it() -> None:
+    module, x = torch.nn.Linear(3, 3), torch.ones(2, 3)
+
+    def run(rows: int) -> Tensor:
+        return branching(module(torch.ones(rows, 3)))
+
+    with torch.no_grad():
+        run(8)
+        with track_taint(module, [x]):
+            branching(module(x))
+        for rows in (1, 3, 1):
+            assert run(rows).shape == (rows, 3)
