@@ -100,11 +100,13 @@ class RunningStatistics:
         self._parts: list[Array] = []  # by channel: count, mean, sum of squares, low, high
 
     def add(self, array: Array) -> None:
-        """Add one sample's array of finite values."""
+        """Add one sample's array of finite values; an empty one counts with its shape alone."""
         import numpy as np
 
         if len(self._shapes) < _MOST_SHAPES:
             self._shapes["x".join(map(str, array.shape)) or "scalar"] = None
+        if not array.size:
+            return
         values = array.astype(np.float64)
         flat = values.reshape(1, -1)
         if self._axis is not None:

@@ -93,3 +93,12 @@ def test_each_input_is_total_with_its_shapes(tmp_path: Path) -> None:
     assert (first.name, first.dtype, first.shapes) == ("ids", "int64", ("1x5", "1x7"))
     assert (first.total.low, first.total.high) == (0, 7)
     assert second.total.std == 0
+
+
+def test_an_empty_sample_counts_with_its_shape_alone() -> None:
+    arrays = skewed(3)
+    empty = np.zeros((0, 3, 5, 7), np.float32)
+    text = "x:float32[batch,3,5,7]"
+    found, without = report_of(text, [empty, *arrays]), report_of(text, arrays)
+    assert "0x3x5x7" in found.shapes
+    assert (found.total, found.channels) == (without.total, without.channels)
