@@ -203,6 +203,21 @@ def _has_different_ranks(node: Node) -> bool:
     return any(a is not None and b is not None and len(a) != len(b) for a, b in ranks)
 
 
+def _is_folded(node: Node) -> bool:
+    """Return whether a condition depends on constants and sizes alone: the parser may fold it."""
+    left, seen = [node.inputs[0]], set[str | None]()
+    while left:
+        one = left.pop()
+        if one is None or one.name in seen or constant_tensor(one) is not None:
+            continue
+        seen.add(one.name)
+        maker = one.producer()
+        if maker is None:
+            return False
+        left.extend(() if maker.op_type in {"Shape", "Size"} else maker.inputs)
+    return True
+
+
 def _reads_missing_condition(node: Node) -> bool:
     """Return whether the body of a Loop reads a condition that the Loop is not given."""
     condition = node.attributes["body"].as_graph().inputs[1]
@@ -236,6 +251,7 @@ _REDUCTIONS = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
+_RANKS = "its branches return tensors of different ranks"
 _NOT_NUMBERS = ("sparse_value", "value_string", "value_strings")
 _MODES = ("half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn", "asymmetric", "align_corners")
 
@@ -265,7 +281,10 @@ _RESTRICTIONS: Mapping[str, tuple[Restriction, ...]] = {
     ),
     "GRU": (_CELL,),
     "GridSample": (_rule(_is_rank_outside((_IMAGE_RANK, 5)), "its input is not 4D or 5D"),),
-    "If": (_rule(_has_different_ranks, "its branches return tensors of different ranks"),),
+    "If": (
+        _rule(lambda node: _has_different_ranks(node) and not _is_folded(node), _RANKS),
+        _doubt(lambda node: _has_different_ranks(node) and _is_folded(node), _RANKS),
+    ),
     "LSTM": (
         _CELL,
         _rule(_integer("input_forget", default=0, allowed=(0,)), "its gates are coupled"),
