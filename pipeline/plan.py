@@ -218,14 +218,15 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     lowering = order.lowering
     quantizes = any(step.quantizers for step in steps)
     searches = quantizes and order.has_accuracy_budget
-    half_steps = [s for s in steps if s.wanted.precision in (Precision.FP16, Precision.BF16)]
+    halves = {Precision.FP16, Precision.BF16} - {order.parent_precision}  # that is not converted
+    half_steps = [s for s in steps if s.wanted.precision in halves]
     quantized = [step for step in steps if step.wanted.precision in QUANTIZED]
     rests = [step for step in quantized if isinstance(step.target, RestLowered)]
-    halves, ends = bool(half_steps), any(not isinstance(s.target, FloatEnds) for s in half_steps)
+    ends = any(not isinstance(s.target, FloatEnds) for s in half_steps)
     if lowering.rest is not Precision.FP32:
         ends = ends or any(step.quantizers or lowering.rest for step in rests)
-    no_ends = "no artifact has half precision: add --fp16 or --bf16"
-    if halves:
+    no_ends = "no artifact is converted to half precision: add --fp16 or --bf16"
+    if half_steps:
         no_ends = f"{half_steps[0].name} keeps float32 inputs and outputs: add --to onnx:fp16"
     instead = f" in place of --{half_steps[0].wanted.precision}" if half_steps else ""
     no_int8 = f"no artifact is quantized: give --int8{instead}"
@@ -239,7 +240,7 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
         "--rest": (lowering.rest, rests, no_rest),
         "--half-io": (lowering.half_io, ends, no_ends),
         "--max-trials": (lowering.max_trials, searches, "no search: add --int8 and --min-sqnr"),
-        "--keep-fp": (lowering.keep, quantizes or halves, "all artifacts are fp32: add --fp16"),
+        "--keep-fp": (lowering.keep, quantizes or half_steps, "all artifacts are fp32: add --fp16"),
     }
     for option, (given, has_effect, why) in asked.items():
         if given and not has_effect:
@@ -258,9 +259,8 @@ def _check_capture(order: Order, steps: Sequence[Step]) -> None:
         raise UsageError(
             f"--patch {' '.join(order.patches)} has no effect: no target is captured",
             hint="give the checkpoint, or leave it out",
-            option="patch",
-            code=ErrorCode.NO_EFFECT,
-        )
+            option="patch", code=ErrorCode.NO_EFFECT,
+        )  # fmt: skip
     captured = any(isinstance(step.target, Lowered) and step.captures for step in steps)
     if order.custom_ops and not captured:
         raise UsageError(
