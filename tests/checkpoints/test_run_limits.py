@@ -6,6 +6,7 @@ import gc
 import sys
 import time
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,7 +152,8 @@ def test_the_work_of_torch_cond_is_counted_and_that_of_a_loop_is_too_much() -> N
     def loop(x: Tensor) -> object:
         from torch._higher_order_ops import while_loop
 
-        return while_loop(lambda y: y.sum() < 10, lambda y: (y + 1,), (x,))  # type: ignore[no-untyped-call]
+        repeat: Any = while_loop  # not typed
+        return repeat(lambda y: y.sum() < 10, lambda y: (y + 1,), (x,))
 
     x = torch.ones(8, 16)
     with torch.no_grad():
