@@ -70,10 +70,21 @@ def write_draft(model: onnx.ModelProto, parent: Path, folder: Path) -> AutocastD
 
 
 def _separate_body_weights(graph: onnx.GraphProto) -> None:
-    """Rename weights that a body shares with the main graph.
+    """Rename weights that a body shares with the main graph; constants that it reads are weights.
 
-    AutoCast gives the body a copy of the same name, and then one name has two types.
+    AutoCast gives the body a copy of the same name, and then one name has two types. It takes outer
+    Constant nodes for half, also integers and booleans.
     """
+    captured = GraphWiring(graph).captured
+    constants = [
+        one for one in graph.node if one.op_type == "Constant" and one.output[0] in captured
+    ]
+    for node in constants:
+        tensor = next((one.t for one in node.attribute if one.name == "value"), None)
+        if tensor is not None:
+            graph.initializer.append(tensor)
+            graph.initializer[-1].name = node.output[0]
+            graph.node.remove(node)
     wiring = GraphWiring(graph)
     shared = [
         tensor

@@ -312,14 +312,14 @@ def test_values_of_a_loop_stay_fp32(onnx_file: OnnxFile, made: Made) -> None:
     path = onnx_file(
         """g (float[N,4] x) => (float[N,4] y) {
             [first] a = MatMul(x, w)
+            [set] go = Constant<value = bool {1}>()
             [loop] b = Loop (count, go, a) <
                 body = turn (int64 i, bool on, float[N,4] before) => (bool still, float[N,4] after)
-                { [same] still = Identity(on) [step] after = MatMul(before, w) }>
+                { [outer] still = Identity(go) [step] after = MatMul(before, w) }>
             [end] y = Tanh(b)
         }""",
         w=RANDOM.standard_normal((4, 4)).astype(np.float32) / 2,
         count=np.int64(3),
-        go=np.bool_(True),
     )
     half, _ = made(path, FP16, FEED)
     assert dtype_of(half, "a") == "FLOAT16"
