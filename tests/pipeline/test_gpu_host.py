@@ -108,7 +108,8 @@ def test_a_wrong_engine_is_rejected_and_kept(build: Build, tmp_path: Path) -> No
 def test_an_engine_that_cannot_run_is_kept_and_judged_later(
     build: Build, tmp_path: Path, fault: str, expected: int
 ) -> None:
-    code, manifest = build("out", *DIGITS, "--fp16", "-o", "out", GPU_HOST_FAULT=fault)
+    asked = (*DIGITS, "--fp16", "-o", "out")
+    code, manifest = build("out", *asked, GPU_HOST_FAULT=fault, MODELC_ISOLATE="1")
     assert code == expected
     assert [one["step"] for one in manifest["failures"]] == ["tensorrt-fp16"]
     kept = manifest["pending"][0]["files"][0]["name"]
