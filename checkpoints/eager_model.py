@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core.call import Binding, bind_inputs
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line, unknown_name_error
@@ -31,7 +31,6 @@ from .run_limits import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
     import torch
 
@@ -106,6 +105,10 @@ class Eager(EagerVariants):
         other._flat = other._make_flat()
         return other
 
+    def bind(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Return the positional and the named arguments of a call; `tensors` are the inputs."""
+        return self._binding.call(lambda *args, **kwargs: (args, kwargs), tensors)
+
     @property
     def module(self) -> torch.nn.Module:
         """The module as the user wrote it."""
@@ -134,12 +137,7 @@ class Eager(EagerVariants):
     def __enter__(self) -> Eager:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Do nothing: the module needs no cleanup."""
 
     def names(self, feed: Feed) -> tuple[str, ...]:

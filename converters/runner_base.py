@@ -200,6 +200,28 @@ class TorchRunner(RunnerBase):
         tensors = [leaf for leaf in found.values() if isinstance(leaf, torch.Tensor)]
         return {name: to_array(t) for name, t in zip(names, tensors, strict=True)}
 
+    def prepare(self, feed: Feed) -> Callable[[], object]:
+        """Return a call on tensors, which takes and returns no arrays."""
+        import torch
+
+        given = order_inputs(feed, self.inputs)
+        tensors = [torch.tensor(array, device=self._device) for array in given]
+        return make_torch_call(lambda: self._function(tensors), self._device)
+
+
+def make_torch_call(function: Callable[[], object], device: str) -> Callable[[], object]:
+    """Return a call without gradients, which ends when the device has."""
+    import torch
+
+    def call() -> object:
+        with torch.inference_mode():
+            found = function()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return found
+
+    return call
+
 
 def check_device(device: str) -> None:
     """Check that torch has the device, and disable TF32, which keeps 10 bits of mantissa.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +27,15 @@ def runtime_settings(target: Target, device: str) -> dict[str, str]:
     """Return the device and runtime settings that judge artifacts of a format."""
     settings = target.judge_settings(device) if isinstance(target, Settled) else {}
     return {"device": device, **settings}
+
+
+@runtime_checkable
+class Preparing(Runner, Protocol):
+    """A runner whose runs can be timed without the conversion of arrays before and after."""
+
+    def prepare(self, feed: Feed) -> Callable[[], object]:
+        """Return a call that runs a feed, whose arrays are already in the runtime's own form."""
+        ...
 
 
 @runtime_checkable

@@ -29,6 +29,7 @@ EXAMPLES = {
     "export": f"modelc export {DIGITS} {INPUT} --to onnx --to openvino:fp16 -o out",
     "build-ov": "modelc build-ov out/model.onnx --fp16 -o out",
     "build-trt": "modelc build-trt out/model.onnx --int8 --calib sample_models/digits_calib -o out",
+    "bench": "modelc bench out --batch 1,8",
     "run": "modelc run --only onnx,int8",
     "validate": "modelc validate out",
     "cache": "modelc cache gc --limit 2GB --older-than 30d",
@@ -45,6 +46,8 @@ EXAMPLES = {
 }
 MAKING = "0 passed, 1 rejected, 2 usage, 3 checkpoint, 4 missing, 5 conversion, 6 run"
 CODES = {
+    "bench": "0 measured, 1 slower than with --compare, 2 usage, 3 checkpoint, 4 missing, "
+    "6 a row could not be run",
     "export": MAKING,
     "build-ov": MAKING,
     "build-trt": f"{MAKING}; 4 as well where only the engine is pending",

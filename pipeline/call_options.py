@@ -18,7 +18,8 @@ class FileOptions:
 
     checkpoint: Path | None = option(
         None, "checkpoint", "New path of the checkpoint of an output folder, if it was moved.",
-        Panel.INPUT, commands=On.TRT | On.VALIDATE, key=False, kind=_P, metavar="CHECKPOINT")
+        Panel.INPUT, commands=On.TRT | On.VALIDATE | On.BENCHMARK, key=False, kind=_P,
+        metavar="CHECKPOINT")
     against: Path | None = option(
         None, "against",
         "Checkpoint of the eager reference; default: as in the manifest beside the file.",
@@ -82,7 +83,8 @@ class CallOptions:
     timeout: str | None = option(
         None, "timeout",
         "Time limit of a step, as 600 or 10min; a step beyond it fails.",
-        Panel.ISOLATION, commands=On.EAGER | On.INSPECT | On.RUN, key=False, metavar="TIME")
+        Panel.ISOLATION, commands=On.EAGER | On.INSPECT | On.RUN | On.BENCHMARK, key=False,
+        metavar="TIME")
     memory: str | None = option(
         None, "memory", "Memory limit of a step, as 8GB; a step beyond it fails.",
         Panel.ISOLATION, commands=On.EAGER | On.INSPECT, key=False, metavar="SIZE")

@@ -26,11 +26,12 @@ class Commands:
     INIT = frozenset({"init"})
     INSPECT = frozenset({"inspect"})
     REPORT = frozenset({"report"})
+    BENCHMARK = frozenset({"bench"})
     MAKING = EXPORT | TRT | {"build-ov"}
     JUDGING = MAKING | VALIDATE
     EAGER = JUDGING | DEBUG  # those that open a checkpoint
     WITH_JSON = (
-        EAGER | RUN | CALIBRATE | INIT | INSPECT | REPORT
+        EAGER | RUN | CALIBRATE | INIT | INSPECT | REPORT | BENCHMARK
         | {"config", "doctor", "targets", "verify", "cache ls", "cache gc", "cache verify"}
     )  # fmt: skip
     ALL = WITH_JSON | {"sbom"}

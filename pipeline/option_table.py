@@ -65,15 +65,15 @@ class SourceOptions:
     samples: Path | None = option(
         None, "samples",
         "Real samples (.npz, .pt, .safetensors, PKG.MOD:LOADER): names, shapes and values.",
-        Panel.INPUT, commands=On.EAGER | On.CALIBRATE, kind=ValueKind.SOURCE, parse=Path,
-        metavar="FILE_OR_LOADER")
+        Panel.INPUT, commands=On.EAGER | On.CALIBRATE | On.BENCHMARK, kind=ValueKind.SOURCE,
+        parse=Path, metavar="FILE_OR_LOADER")
     allow_pickle: bool = switch(
         "allow-pickle", "Load full pickles, which can run code: only from sources you trust.",
-        Panel.INPUT, commands=On.EAGER)
+        Panel.INPUT, commands=On.EAGER | On.BENCHMARK)
     trust: bool = switch(
         "trust",
         "Open TorchScript, .pt2, compiled packages and engines, which run code: only from "
-        "sources you trust.", Panel.INPUT, commands=On.EAGER | On.INSPECT)
+        "sources you trust.", Panel.INPUT, commands=On.EAGER | On.INSPECT | On.BENCHMARK)
     strict: bool = switch(
         "no-strict", "Accept missing, unexpected or misshapen weights, with a note.",
         commands=On.EAGER,
@@ -197,8 +197,8 @@ class JudgingOptions:
     device: str | None = option(
         None, "device",
         "Device to run artifacts on; default: cpu if the format supports it.",
-        Panel.VALIDATION, commands=On.EXPORT | On.VALIDATE | On.DEBUG, choices=("cpu", "cuda"),
-        lists_choices=True)
+        Panel.VALIDATION, commands=On.EXPORT | On.VALIDATE | On.DEBUG | On.BENCHMARK,
+        choices=("cpu", "cuda"), lists_choices=True)
     sensitivity: int | None = option(
         None, "sensitivity",
         "Plant N faults in copies of passed artifacts and count those that are found; "

@@ -32,7 +32,7 @@ SHARED = {  # what each of these commands has to take
     "--report": JUDGING | {"run", "report"},
     "--sign-key": JUDGING | {"run"},
     "--isolate": CHILDREN,
-    "--timeout": CHILDREN | {"run"},
+    "--timeout": CHILDREN | {"run", "bench"},
     "--memory": CHILDREN | {"run"},
     "--fp16": MAKING,
     "--int8": MAKING,

@@ -1,0 +1,150 @@
+"""Render a benchmark: one table per point, what it was measured on, and a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from ..core.atomic_write import atomic_write
+from ..core.errors import join_some
+from ..core.records import size_text
+from ..pipeline.benchmark.benchmark_plan import PASSED
+from ..pipeline.benchmark.benchmark_records import BenchmarkReport, BenchmarkRow, Interval, RowTimes
+from .console import fit_table, print_line, result_console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_COLUMNS = (
+    "row", "precision", "ms", "interval", "p90", "samples/s", "speed-up", "of eager", "load s",
+    "first s", "memory", "size", "SQNR dB", "verdict",
+)  # fmt: skip
+_LESS = ("first s", "interval", "samples/s", "precision", "load s", "p90", "size", "memory")
+_MAX_NAMED = 3  # rows without a difference
+_VERDICTS = {"passed": "[green]passed[/]", "rejected": "[red]rejected[/]"}
+
+
+def show_benchmark(report: BenchmarkReport) -> None:
+    """Show the tables, the rows without a difference, and the machine."""
+    console = result_console()
+    points = list(dict.fromkeys(tuple(t.sizes.items()) for row in report.rows for t in row.times))
+    for point in points:
+        if len(points) > 1 or point:
+            print_line(console, "  ".join(f"{escape(name)} {size}" for name, size in point))
+        _show_point(console, report, dict(point))
+    for row in report.failures:
+        print_line(console, f"[red]{escape(row.name)}[/]: {escape(row.failure)}")
+    for name, reason in report.skipped.items():
+        print_line(console, f"{escape(name)}: not measured: {escape(reason)}")
+    _show_changes(console, report)
+    for note in report.notes:
+        print_line(console, f"[yellow]{escape(note)}[/]")
+    print_line(console, escape(_machine_text(report)))
+
+
+def _show_changes(console: Console, report: BenchmarkReport) -> None:
+    """Show the speed-ups that differ from those of the earlier benchmark."""
+    changed = [one for one in report.compared if one.slower or one.faster]
+    for one in changed:
+        at = "".join(f" {escape(name)}={size}" for name, size in one.sizes.items())
+        word = "[red]slower[/]" if one.slower else "[green]faster[/]"
+        times = f"{one.now:.2f} times as fast as eager, {one.before:.2f} before"
+        print_line(console, f"{escape(one.row)}{at}: {word}: {times}")
+    if report.compared and not changed:
+        print_line(console, f"none of {len(report.compared)} speed-ups changed")
+
+
+def _show_point(console: Console, report: BenchmarkReport, sizes: dict[str, int]) -> None:
+    found = [(row, one) for row in report.rows for one in row.times if one.sizes == sizes]
+    cells = [_cells(row, one) for row, one in found]
+    console.print(fit_table(console, _COLUMNS, cells, right=_COLUMNS[2:-1], less=_LESS))
+    named: set[frozenset[str]] = set()
+    for row, one in found:
+        equals = [other for other in one.equals if frozenset((row.name, other)) not in named]
+        if equals:
+            group = (row.name, *one.equals)
+            named |= {frozenset(pair) for pair in combinations(group, 2)}
+            others = escape(join_some(one.equals, _MAX_NAMED))
+            print_line(console, f"no difference from {escape(row.name)}: {others}")
+    best = min(
+        (pair for pair in found if pair[0].verdict == PASSED),
+        key=lambda pair: pair[1].median,
+        default=None,
+    )
+    if best is not None:
+        row, one = best
+        times = "" if one.speedup is None else f", {one.speedup:.2f} times as fast as eager"
+        print_line(console, f"fastest of those that passed: [bold]{escape(row.name)}[/]{times}")
+
+
+def _cells(row: BenchmarkRow, one: RowTimes) -> dict[str, str]:
+    speedup = "" if one.speedup is None else f"{one.speedup:.2f}x"
+    return {
+        "row": escape(row.name),
+        "precision": row.precision,
+        "ms": _milliseconds(one.median),
+        "interval": _interval(one.interval, _milliseconds),
+        "p90": _milliseconds(one.p90),
+        "samples/s": f"{one.throughput:,.1f}",
+        "speed-up": speedup,
+        "of eager": "" if one.speedup_interval is None else _interval(one.speedup_interval),
+        "load s": f"{row.load:.1f}",
+        "first s": f"{row.first:.2f}",
+        "memory": size_text(row.memory) if row.memory else "",
+        "size": size_text(row.size) if row.size else "",
+        "SQNR dB": "" if row.sqnr is None else f"{row.sqnr:.1f}",
+        "verdict": _VERDICTS.get(row.verdict, row.verdict),
+    }
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.3f}" if value < 1 else f"{value:,.2f}"
+
+
+def _interval(one: Interval, text: object = None) -> str:
+    write = text if callable(text) else "{:.2f}".format
+    return f"{write(one.low)}..{write(one.high)}"
+
+
+def _machine_text(report: BenchmarkReport) -> str:
+    machine = report.machine
+    versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+    return (
+        f"{report.device}, {report.threads} of {machine.cores} cores ({machine.processor}), "
+        f"{report.seconds:g} s for each row; {report.date[:10]}; {versions}; "
+        f"other processes used {machine.other_load:.0%} of the cores; took {report.elapsed:.0f} s"
+    )
+
+
+def write_csv(report: BenchmarkReport, path: Path) -> None:
+    """Write one line for each row and point; errors as of the output folder's files."""
+    stream = io.StringIO()
+    lines = list(_csv_lines(report))
+    writer = csv.DictWriter(stream, fieldnames=list(lines[0]) if lines else ["row"])
+    writer.writeheader()
+    writer.writerows(lines)
+    atomic_write(path, stream.getvalue().encode())
+
+
+def _csv_lines(report: BenchmarkReport) -> Iterator[dict[str, object]]:
+    for row in report.rows:
+        for one in row.times:
+            speedup = one.speedup_interval
+            yield {
+                "row": row.name, "runtime": row.runtime, "precision": row.precision,
+                "sizes": " ".join(f"{name}={size}" for name, size in one.sizes.items()),
+                "median_ms": one.median, "median_low_ms": one.interval.low,
+                "median_high_ms": one.interval.high, "p90_ms": one.p90,
+                "samples_per_s": one.throughput, "speedup": one.speedup,
+                "speedup_low": None if speedup is None else speedup.low,
+                "speedup_high": None if speedup is None else speedup.high,
+                "load_s": row.load, "first_s": row.first, "memory_bytes": row.memory,
+                "size_bytes": row.size, "sqnr_db": row.sqnr, "accuracy": row.accuracy,
+                "verdict": row.verdict, "equals": " ".join(one.equals),
+            }  # fmt: skip

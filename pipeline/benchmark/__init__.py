@@ -1,0 +1,1 @@
+"""Benchmarks: every model of an output folder beside eager, measured in turns."""

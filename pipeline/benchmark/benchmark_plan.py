@@ -1,0 +1,217 @@
+"""What a benchmark measures: the rows of an output folder, and the points of its domain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from ...calibration.feed_form import FeedForm
+from ...converters.registry import TARGETS, is_stage, target_named
+from ...core.contract import Native, Target
+from ...core.errors import ErrorCode, Hint, UsageError, unknown_name_error
+from ...core.kinds import Precision
+from ...core.manifest import Manifest
+from ...core.records import Artifact
+from ...core.signature import Signature
+from ...core.target_extensions import SelfTuned
+from ..order import Source
+from .benchmark_records import EAGER_ROW
+
+COMPILED_ROW = "torch.compile"
+_COMPILED = re.compile(r"torch\.compile(?::([a-z-]+))?")
+MODES = ("default", "reduce-overhead", "max-autotune")
+PASSED, REJECTED, UNJUDGED = "passed", "rejected", "not judged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSpec:
+    """One row: what is opened, and how.
+
+    `file` is the model's in the folder; empty for eager, with a `mode` of torch.compile or without.
+    `tuned` opens a file as the runtime's defaults do, where they compute in less precision than the
+    judge.
+    """
+
+    name: str
+    runtime: str
+    precision: str = str(Precision.FP32)
+    file: str = ""
+    target: str = ""
+    mode: str = ""
+    tuned: bool = False
+    verdict: str = UNJUDGED
+    sqnr: float | None = None
+    accuracy: float | None = None
+    size: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkPoint:
+    """Sizes of the free dims, and the number of samples in a run."""
+
+    sizes: Mapping[str, int]
+    samples: int
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {size}" for name, size in self.sizes.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions:
+    """What the user asks for.
+
+    `sizes` are those of each dim to sweep; a dim that is left out has its opt size. `seconds` are
+    measured for each row at each point. `only` and `leave_out` select rows by name; patterns as in
+    a shell. `compile_modes` are those of torch.compile. A row that does not answer for `timeout`
+    seconds fails.
+    """
+
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    batch: tuple[int, ...] = ()
+    seconds: float = 2.0
+    threads: int | None = None
+    device: str = "cpu"
+    only: tuple[str, ...] = ()
+    compile_modes: tuple[str, ...] = ("default",)
+    rejected: bool = False
+    strict: bool = False
+    timeout: float | None = None
+
+
+def plan_points(signature: Signature, options: BenchmarkOptions) -> tuple[BenchmarkPoint, ...]:
+    """Return the points to measure: all combinations of the sizes that are swept.
+
+    Raises:
+        UsageError: a dim is unknown, or a size is outside of its range.
+    """
+    batch = FeedForm.of(signature).batch
+    swept = dict(options.sizes)
+    if options.batch:
+        if batch is None or batch.name is None:
+            raise UsageError(
+                "--batch has no effect: no input has a batch dim that varies",
+                hint="leave it out, or sweep another dim with --size NAME=SIZES",
+                option="batch",
+                code=ErrorCode.NO_EFFECT,
+            )
+        swept[batch.free.name or batch.name] = options.batch
+    for name, sizes in swept.items():
+        _check_sizes(name, sizes, signature)
+    base = signature.opt_sizes
+    points = []
+    for combination in product(*swept.values()):
+        at = {**base, **dict(zip(swept, combination, strict=True))}
+        points.append(BenchmarkPoint(sizes=at, samples=1 if batch is None else batch.size(at)))
+    return tuple(points)
+
+
+def _check_sizes(name: str, sizes: Sequence[int], signature: Signature) -> None:
+    dims = signature.free_dims
+    if name not in dims:
+        raise unknown_name_error("dim in --size:", name, tuple(dims))
+    dim = dims[name]
+    for size in sizes:
+        if not dim.low <= size <= dim.high:
+            raise UsageError(
+                f"{name}={size} is outside of the domain, {name}={dim.low}..{dim.high}",
+                hint=f"choose sizes from {dim.low} to {dim.high}, or export with a wider range",
+                option="size",
+                code=ErrorCode.INVALID_VALUE,
+            )
+
+
+def plan_rows(
+    manifest: Manifest,
+    source: Source,
+    options: BenchmarkOptions,
+    targets: tuple[Target, ...] = TARGETS,
+) -> tuple[tuple[RowSpec, ...], dict[str, str]]:
+    """Return the rows to measure, and why others of the folder are left out, by name.
+
+    Raises:
+        UsageError: a pattern of `--row` fits no row.
+    """
+    rows = [RowSpec(name=EAGER_ROW, runtime="torch", verdict="reference")]
+    for mode in options.compile_modes:
+        title = COMPILED_ROW if mode == "default" else f"{COMPILED_ROW}:{mode}"
+        rows.append(RowSpec(name=title, runtime="torch", mode=mode))
+    skipped: dict[str, str] = {}
+    for artifact in manifest.artifacts:
+        target = target_named(artifact.target, targets)
+        reason = _describe_skip(artifact, target, source, options)
+        if reason:
+            skipped[artifact.name] = reason
+        else:
+            rows.extend(_rows_of(artifact, target, manifest))
+    skipped |= {one.step: "it is pending on another host" for one in manifest.pending}
+    if not options.only:
+        return tuple(rows), skipped
+    return _select(rows, options.only), {}
+
+
+def _describe_skip(
+    artifact: Artifact, target: Target, source: Source, options: BenchmarkOptions
+) -> str:
+    if artifact.rejected and not options.rejected:
+        return "it was rejected (--rejected measures it)"
+    if is_stage(target):
+        return "it is a step towards an engine, and not deployed itself"
+    readiness = target.readiness()
+    if not readiness.ready:
+        return readiness.reason
+    if options.device not in target.DEVICES:
+        return f"{artifact.target} does not run on {options.device}"
+    if isinstance(target, Native) and not source.trust:
+        return "an engine runs code of its maker (--trust opens it)"
+    return ""
+
+
+def _rows_of(artifact: Artifact, target: Target, manifest: Manifest) -> Iterator[RowSpec]:
+    verdict = manifest.verdict_of(artifact.name)
+    accuracy = None if artifact.accuracy is None else artifact.accuracy.artifact
+    row = RowSpec(
+        name=artifact.name,
+        runtime=_RUNTIMES.get(artifact.target, artifact.target),
+        precision=str(artifact.precision),
+        file=artifact.files[0].name,
+        target=artifact.target,
+        verdict=REJECTED if artifact.rejected else PASSED,
+        sqnr=None if verdict is None else verdict.sqnr,
+        accuracy=accuracy,
+        size=artifact.size,
+    )
+    yield row
+    if isinstance(target, SelfTuned) and artifact.target == "openvino":
+        yield _make_default_row(row)
+
+
+def _make_default_row(row: RowSpec) -> RowSpec:
+    name = f"{row.name}:default"
+    return RowSpec(**{**vars(row), "name": name, "tuned": True, "verdict": UNJUDGED, "sqnr": None})
+
+
+_RUNTIMES: Mapping[str, str] = {
+    "torchscript": "torch.jit",
+    "pt2": "torch.export",
+    "aoti": "AOTInductor",
+    "onnx": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "tensorrt": "TensorRT",
+    "tensorrt-rtx": "TensorRT-RTX",
+}
+
+
+def _select(rows: Sequence[RowSpec], only: Sequence[str]) -> tuple[RowSpec, ...]:
+    from fnmatch import fnmatchcase
+
+    for pattern in only:
+        if not any(fnmatchcase(row.name, pattern) for row in rows):
+            raise UsageError(
+                f"--row {pattern} fits no row",
+                hint=Hint(f"the rows are {', '.join(row.name for row in rows)}"),
+                option="row",
+                code=ErrorCode.UNKNOWN_NAME,
+            )
+    return tuple(row for row in rows if any(fnmatchcase(row.name, one) for one in only))

@@ -1,0 +1,263 @@
+"""Measure the rows of a benchmark in turns: one child per row, one of which runs at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, Queue
+from random import Random
+from threading import Thread
+from typing import TypeAlias, TypeVar
+
+from ...core.children.child_call import ChildCall, ParentConnection, run_in_child
+from ...core.children.limits import LimitExceeded
+from ...core.children.messages import Returned, StoppedByError
+from ...core.children.processes import OutputLog, ProcessEnd
+from ..run_progress import Progress
+from .benchmark_machine import LoadWatch
+from .benchmark_plan import BenchmarkPoint
+from .row_server import (
+    MESSAGES,
+    SAME_AS_JUDGED,
+    PointWarm,
+    RowClosed,
+    RowOpened,
+    RowRequest,
+    TurnTimes,
+    serve_row,
+)
+
+LOG = "benchmark"
+MIN_ROUNDS, MAX_ROUNDS = 11, 60
+_TURN, _MAX_TURN = 0.08, 0.25  # seconds; a run that takes longer is a turn
+_RUNS_PER_TURN = 3
+_POLL = 0.2  # seconds
+_GRACE = 2.0  # seconds that a child has to end
+_SEED = 0
+_Message = TypeVar("_Message")
+Serve: TypeAlias = Callable[[RowRequest, ParentConnection], RowClosed]
+
+
+class RowFailureError(Exception):
+    """A row's child reported an error, or died; the message says which."""
+
+
+@dataclass(kw_only=True)
+class MeasuredRow:
+    """What was measured of one row; `turns` are the milliseconds of each point's rounds."""
+
+    opened: RowOpened | None = None
+    warm: dict[int, PointWarm] = field(default_factory=dict)
+    turns: dict[int, list[tuple[float, ...]]] = field(default_factory=dict)
+    memory: int = 0
+    failure: str = ""
+    redundant: bool = False
+
+
+class RowChild:
+    """The child process of one row, and the pipe of its orders."""
+
+    def __init__(
+        self, request: RowRequest, threads: int, serve: Serve, timeout: float | None
+    ) -> None:
+        self._name = request.row.name
+        os.mkfifo(request.orders)
+        self._orders = os.open(request.orders, os.O_RDWR)  # opened for reading, it would block
+        self._answers: Queue[object] = Queue()
+        self._log = OutputLog()
+        self._stopped = False
+        self._timeout = timeout
+        self._since: float | None = None  # when an answer was first awaited
+        call = ChildCall(
+            function=serve, argument=request, messages=MESSAGES, threads=threads,
+            grace=_GRACE, quiet=True,
+        )  # fmt: skip
+        self._thread = Thread(target=self._run, args=(call,), name=f"benchmark-{self._name}")
+        self._thread.start()
+
+    def _run(self, call: ChildCall) -> None:
+        try:
+            end: object = run_in_child(call, self._answers.put, log=self._log, watch=self._watch)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the answer is awaited
+            end = error
+        self._answers.put(end)
+
+    def _watch(self, _: int) -> LimitExceeded | None:
+        if self._stopped:
+            return LimitExceeded(text="the benchmark ended", hint="")
+        if self._timeout is None or self._since is None:
+            return None
+        if time.monotonic() - self._since <= self._timeout:
+            return None
+        return LimitExceeded(text=f"no answer within {self._timeout:g} s", hint="")
+
+    def order(self, point: int, seconds: float) -> None:
+        """Have the child run a point for so many seconds; 0 warms it up."""
+        os.write(self._orders, json.dumps({"point": point, "seconds": seconds}).encode() + b"\n")
+
+    def answer(self, kind: type[_Message]) -> _Message:
+        """Wait for the next answer.
+
+        Raises:
+            RowFailureError: the child reported an error, died, or took longer than the timeout.
+        """
+        self._since = time.monotonic()
+        while True:
+            with suppress(Empty):
+                found = self._answers.get(timeout=_POLL)  # a signal is handled in between
+                break
+        self._since = None
+        if isinstance(found, kind):
+            return found
+        if isinstance(found, Returned) and isinstance(found.value, kind):
+            return found.value
+        raise RowFailureError(_describe_end(found, self._log))
+
+    def close(self) -> int:
+        """End the orders; return the peak memory of the child, 0 if it had died before."""
+        self._close_orders()
+        try:
+            return self.answer(RowClosed).memory
+        except RowFailureError:
+            return 0
+        finally:
+            self._thread.join()
+
+    def kill(self) -> None:
+        """End the child at once."""
+        self._stopped = True
+        self._close_orders()
+        self._thread.join()
+
+    def _close_orders(self) -> None:
+        if self._orders >= 0:
+            os.close(self._orders)
+            self._orders = -1
+
+
+def _describe_end(end: object, log: OutputLog) -> str:
+    match end:
+        case StoppedByError():
+            return end.message
+        case ProcessEnd() if end.overrun is not None:
+            return end.overrun.text
+        case ProcessEnd():
+            words = " | ".join(log.last_lines()[-2:])
+            return f"its process died ({end.name})" + (f": {words}" if words else "")
+        case BaseException():
+            raise end
+    return f"its process ended early ({type(end).__name__})"
+
+
+def measure_rows(  # noqa: PLR0913 - how rows are measured
+    requests: Sequence[RowRequest],
+    points: Sequence[BenchmarkPoint],
+    *,
+    seconds: float,
+    threads: int,
+    watch: LoadWatch,
+    progress: Progress,
+    serve: Serve = serve_row,
+    timeout: float | None = None,
+) -> dict[str, MeasuredRow]:
+    """Open every row, warm it up at every point, then measure all in rounds of changing order.
+
+    Args:
+        requests: the rows.
+        points: the points, in the order of the requests' feeds.
+        seconds: of each row at each point.
+        threads: the limit of each runtime.
+        watch: measures what else runs on the machine.
+        progress: receives progress.
+        serve: what each child does.
+        timeout: seconds after which a child without an answer is ended.
+
+    Raises:
+        KeyboardInterrupt: this process was interrupted; no child is left.
+    """
+    run = _BenchmarkRun(watch=watch, progress=progress, serve=serve, timeout=timeout)
+    try:
+        for request in requests:
+            run.open(request, threads, len(points))
+        for index, point in enumerate(points):
+            run.measure(index, point, seconds)
+        for name, child in run.children.items():
+            run.rows[name].memory = child.close()
+    finally:
+        for child in run.children.values():
+            child.kill()
+    return run.rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BenchmarkRun:
+    """The children that are alive, and what was measured of all rows."""
+
+    watch: LoadWatch
+    progress: Progress
+    serve: Serve
+    timeout: float | None
+    children: dict[str, RowChild] = field(default_factory=dict)
+    rows: dict[str, MeasuredRow] = field(default_factory=dict)
+
+    def open(self, request: RowRequest, threads: int, points: int) -> None:
+        """Start the child of a row and warm it up, while the others are idle."""
+        name = request.row.name
+        row = self.rows[name] = MeasuredRow()
+        with self.progress.step(f"open {name}", log=LOG) as clock:
+            child = self.children[name] = RowChild(request, threads, self.serve, self.timeout)
+            try:
+                row.opened = child.answer(RowOpened)
+                for point in range(points):
+                    child.order(point, 0.0)
+                    row.warm[point] = child.answer(PointWarm)
+                clock.detail = _describe_warm(row)
+            except RowFailureError as error:
+                self._fail(name, error)
+                clock.detail, clock.passed = row.failure, row.redundant
+
+    def measure(self, index: int, point: BenchmarkPoint, seconds: float) -> None:
+        """Measure all rows at one point."""
+        warm = {name: self.rows[name].warm[index].milliseconds / 1e3 for name in self.children}
+        turns = {
+            name: min(max(_TURN, _RUNS_PER_TURN * one), _MAX_TURN) for name, one in warm.items()
+        }
+        longest = max((max(warm[name], turns[name]) for name in warm), default=1.0)
+        count = min(max(round(seconds / longest), MIN_ROUNDS), MAX_ROUNDS)
+        title = f"measure {point}" if str(point) else "measure"
+        generator = Random(_SEED + index)
+        with self.progress.step(title, log=LOG) as clock:
+            for number in range(count):
+                names = list(self.children)
+                generator.shuffle(names)
+                for name in names:
+                    self._take_turn(name, index, turns[name])
+                self.progress.advance(title, number + 1, count)
+            clock.detail = f"{count} rounds of {len(self.children)} rows"
+
+    def _take_turn(self, name: str, index: int, seconds: float) -> None:
+        child, row = self.children[name], self.rows[name]
+        try:
+            with self.watch.turn() as turn:
+                child.order(index, seconds)
+                found = child.answer(TurnTimes)
+                turn.cpu = found.cpu
+            row.turns.setdefault(index, []).append(found.runs)
+        except RowFailureError as error:
+            self._fail(name, error)
+            self.progress.note(f"{name} failed: {error}", warning=True)
+
+    def _fail(self, name: str, error: RowFailureError) -> None:
+        row = self.rows[name]
+        row.failure, row.redundant = str(error), SAME_AS_JUDGED in str(error)
+        self.children.pop(name).kill()
+
+
+def _describe_warm(row: MeasuredRow) -> str:
+    times = " ".join(f"{one.milliseconds:.3g} ms" for one in row.warm.values())
+    unstable = any(not one.stable for one in row.warm.values())
+    return times + (", still changing after the warm-up" if unstable else "")

@@ -1,0 +1,124 @@
+"""Statistics of paired rounds: medians, ratios, their intervals, and which rows differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from .benchmark_records import BenchmarkRow, Interval, RowTimes, SpeedChange
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Values = NDArray[np.float64]
+
+CONFIDENCE = 0.99
+RESAMPLES = 2000
+# Two processes of one model may differ for good, by where their memory lies: at most by 0.4 % in
+# 20 runs of `benchmarks/benchmark_noise.py` on two idle cores. Within this of 1, a ratio says
+# nothing.
+LEAST_RATIO = 1.03
+_SEED = 0
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, Interval]:
+    """Return the median and its percentile bootstrap interval at `CONFIDENCE`.
+
+    Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13.
+    """
+    import numpy as np
+
+    array = np.asarray(values, np.float64)
+    drawn = np.random.default_rng(_SEED).integers(0, array.size, (RESAMPLES, array.size))
+    medians = np.median(array[drawn], axis=1)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(medians, [tail, 1 - tail])
+    return float(np.median(array)), Interval(low=float(low), high=float(high))
+
+
+def ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, Interval]:
+    """Return the median of `base / other` over rounds, with its interval.
+
+    Both were measured in the same rounds, so that what slows a round slows both.
+    """
+    return median_interval([one / two for one, two in zip(base, other, strict=True)])
+
+
+def differ(interval: Interval) -> bool:
+    """Return whether a ratio with this interval is a difference: all of it is beyond the noise."""
+    return interval.low > LEAST_RATIO or interval.high < 1 / LEAST_RATIO
+
+
+def summarize_point(
+    rounds: Mapping[str, Sequence[Sequence[float]]],
+    sizes: Mapping[str, int],
+    samples: int,
+    baseline: str,
+) -> dict[str, RowTimes]:
+    """Return the times of each row at one point.
+
+    Args:
+        rounds: by row, the milliseconds of the runs of each round.
+        sizes: of the point.
+        samples: in one run, for the throughput.
+        baseline: the row that speed-ups are of.
+    """
+    import numpy as np
+
+    by_round = {
+        name: [float(np.median(runs)) for runs in turns] for name, turns in rounds.items() if turns
+    }
+    found: dict[str, RowTimes] = {}
+    for name, values in by_round.items():
+        median, interval = median_interval(values)
+        runs = np.concatenate([np.asarray(one) for one in rounds[name]])
+        speedup: tuple[float, Interval] | None = None
+        if baseline in by_round and name != baseline:
+            speedup = ratio_interval(by_round[baseline], values)
+        found[name] = RowTimes(
+            sizes=sizes,
+            median=median,
+            interval=interval,
+            p90=float(np.quantile(runs, 0.9)),
+            throughput=1e3 * samples / median,
+            runs=int(runs.size),
+            rounds=len(values),
+            speedup=None if speedup is None else speedup[0],
+            speedup_interval=None if speedup is None else speedup[1],
+            equals=tuple(
+                other
+                for other, theirs in by_round.items()
+                if other != name and not differ(ratio_interval(theirs, values)[1])
+            ),
+        )
+    return found
+
+
+def compare_speedups(
+    before: Sequence[BenchmarkRow], now: Sequence[BenchmarkRow]
+) -> tuple[SpeedChange, ...]:
+    """Return how the speed-ups over eager changed, of the rows and points that are in both.
+
+    Ratios to eager of the same run are compared, not times: machines differ, and their load.
+    """
+    known = _times_by_point(before)
+    return tuple(
+        SpeedChange(
+            row=name,
+            sizes=one.sizes,
+            before=then.speedup or 0.0,
+            now=one.speedup or 0.0,
+            slower=one.speedup_interval.high * LEAST_RATIO < then.speedup_interval.low,
+            faster=one.speedup_interval.low > then.speedup_interval.high * LEAST_RATIO,
+        )
+        for (name, sizes), one in _times_by_point(now).items()
+        if (then := known.get((name, sizes))) is not None
+        and then.speedup_interval is not None
+        and one.speedup_interval is not None
+    )
+
+
+def _times_by_point(rows: Sequence[BenchmarkRow]) -> dict[tuple[str, frozenset[object]], RowTimes]:
+    """Return the times by row and sizes."""
+    return {(row.name, frozenset(one.sizes.items())): one for row in rows for one in row.times}

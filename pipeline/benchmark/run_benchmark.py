@@ -1,0 +1,191 @@
+"""`modelc bench` on an output folder: plan, measure, and summarize."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ... import __version__
+from ...checkpoints.user_code import extra_folders
+from ...converters.trt.trt_installation import query_driver
+from ...core.errors import ErrorCode, MissingError, RunnerError, UsageError, first_line
+from ...core.events import Tell, ignore_events
+from ..eager_reference import read_checkpoint
+from ..recorded_run import (
+    Moved,
+    check_same,
+    describe_changed_file,
+    load_manifest,
+    source_from_record,
+)
+from ..run_progress import Progress
+from .benchmark_machine import LoadWatch, core_frequency, count_cores, describe_machine
+from .benchmark_plan import BenchmarkOptions, BenchmarkPoint, RowSpec, plan_points, plan_rows
+from .benchmark_records import EAGER_ROW, SCHEMA_VERSION, BenchmarkReport, BenchmarkRow, RowTimes
+from .benchmark_rounds import MeasuredRow, measure_rows
+from .benchmark_statistics import summarize_point
+from .row_server import RowRequest
+
+
+def benchmark_folder(
+    folder: Path,
+    options: BenchmarkOptions,
+    moved: Moved | None = None,
+    on_event: Tell = ignore_events,
+) -> BenchmarkReport:
+    """Measure eager, torch.compile and the artifacts of an output folder beside each other.
+
+    Args:
+        folder: an output folder of `modelc export`.
+        options: what to measure.
+        moved: the current places of checkpoint and samples.
+        on_event: receives progress events.
+
+    Raises:
+        UsageError: the folder or an option cannot be used.
+        MissingError: the device is not there.
+        CheckpointError: the checkpoint is missing or has changed.
+        RunnerError: the machine is loaded, and `strict`.
+    """
+    _check_device(options.device)
+    began, before = time.perf_counter(), core_frequency()
+    manifest = load_manifest(folder)
+    source = source_from_record(manifest, folder, moved or Moved())
+    points = plan_points(manifest.signature, options)
+    changed = {one.name: describe_changed_file(one, folder) for one in manifest.artifacts}
+    whole = tuple(one for one in manifest.artifacts if not changed[one.name])
+    specs, skipped = plan_rows(replace(manifest, artifacts=whole), source, options)
+    threads, watch = options.threads or count_cores(), LoadWatch()
+    with tempfile.TemporaryDirectory(prefix="modelc-benchmark-") as name:
+        place = Path(name)
+        progress = Progress(tell=on_event, logs=place / "logs")
+        checkpoint = read_checkpoint(source, progress)
+        check_same(checkpoint, manifest, source)
+        requests = [
+            RowRequest(
+                row=row,
+                folder=folder.absolute(),
+                source=source,
+                signature=manifest.signature,
+                points=points,
+                seed=manifest.feeds.seed,
+                orders=place / f"orders{number}",
+                device=options.device,
+                logs=place / f"logs{number}",
+                code_folders=extra_folders(),
+            )
+            for number, row in enumerate(specs)
+        ]
+        measured = measure_rows(
+            requests, points, seconds=options.seconds, threads=threads, watch=watch,
+            progress=progress, timeout=options.timeout,
+        )  # fmt: skip
+    rows = _summarize(specs, measured, points)
+    redundant = {row.name for row in specs if measured[row.name].redundant}
+    report = BenchmarkReport(
+        schema_version=SCHEMA_VERSION,
+        modelc=__version__,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        folder=str(folder),
+        checkpoint=checkpoint.digest,
+        device=options.device,
+        threads=threads,
+        seconds=options.seconds,
+        machine=describe_machine(watch, before),
+        rows=tuple(row for row in rows if row.name not in redundant),
+        elapsed=round(time.perf_counter() - began, 1),
+        skipped={**skipped, **{name: fault for name, fault in changed.items() if fault}},
+    )
+    return _check_load(report, strict=options.strict)
+
+
+def _check_device(device: str) -> None:
+    driver = query_driver()
+    if device == "cuda" and not driver.devices:
+        raise MissingError(
+            f"there is no GPU to run on: {driver.reason}",
+            hint="leave out --device cuda",
+            option="device",
+            code=ErrorCode.NO_DEVICE,
+        )
+
+
+def _summarize(
+    specs: Sequence[RowSpec], measured: Mapping[str, MeasuredRow], points: Sequence[BenchmarkPoint]
+) -> tuple[BenchmarkRow, ...]:
+    times: dict[str, list[RowTimes]] = {row.name: [] for row in specs}
+    for index, point in enumerate(points):
+        complete = {
+            name: row.turns[index]
+            for name, row in measured.items()
+            if not row.failure and index in row.turns
+        }
+        for name, one in summarize_point(complete, point.sizes, point.samples, EAGER_ROW).items():
+            times[name].append(one)
+    return tuple(_make_row(row, measured[row.name], times[row.name]) for row in specs)
+
+
+def _make_row(spec: RowSpec, found: MeasuredRow, times: Sequence[RowTimes]) -> BenchmarkRow:
+    sqnr = [one.sqnr for one in found.warm.values() if one.sqnr is not None]
+    return BenchmarkRow(
+        name=spec.name,
+        runtime=spec.runtime,
+        precision=spec.precision,
+        verdict=spec.verdict,
+        times=tuple(times),
+        sqnr=min(sqnr, default=spec.sqnr),
+        accuracy=spec.accuracy,
+        load=0.0 if found.opened is None else found.opened.load,
+        first=0.0 if found.opened is None else found.opened.first,
+        memory=found.memory,
+        size=spec.size,
+        threads=None if found.opened is None else found.opened.threads or None,
+        failure=found.failure,
+    )
+
+
+def _check_load(report: BenchmarkReport, *, strict: bool) -> BenchmarkReport:
+    """Note that other processes disturbed the benchmark.
+
+    Raises:
+        RunnerError: they did, and `strict`.
+    """
+    if not report.machine.loaded:
+        return report
+    text = (
+        f"other processes used {report.machine.other_load:.0%} of the cores while rows ran: "
+        "small differences cannot be believed"
+    )
+    if strict:
+        raise RunnerError(text, hint="run it on an idle machine, or leave out --strict")
+    return replace(report, notes=(*report.notes, text))
+
+
+def read_report(path: Path) -> BenchmarkReport:
+    """Read the document that `modelc bench --json` printed.
+
+    Raises:
+        UsageError: it cannot be read, or is none.
+    """
+    import msgspec
+
+    hint = "give a file that modelc bench --json printed"
+    try:
+        report = msgspec.json.decode(path.read_bytes(), type=BenchmarkReport)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{path} is not a benchmark of modelc: {first_line(error)}", hint=hint
+        ) from error
+    if report.schema_version != SCHEMA_VERSION:
+        raise UsageError(
+            f"{path} has schema version {report.schema_version}, this modelc reads "
+            f"{SCHEMA_VERSION}",
+            hint=hint,
+        )
+    return report

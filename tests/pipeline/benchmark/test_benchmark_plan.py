@@ -1,0 +1,83 @@
+"""What a benchmark measures: points of the domain, and rows of the folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelc.core.errors import ErrorCode, UsageError
+from modelc.core.grammar import parse_input
+from modelc.core.signature import Signature, merge_inputs
+from modelc.pipeline.benchmark.benchmark_plan import BenchmarkOptions, plan_points, plan_rows
+from modelc.pipeline.order import Source
+from modelc.pipeline.recorded_run import load_manifest
+
+from ...reasons import has_code
+
+
+def signature(*inputs: str) -> Signature:
+    return merge_inputs([parse_input(text) for text in inputs], {})
+
+
+IDS = signature("ids:int64[batch=1..8,seq=4..64]", "h:float32[2,batch,4]")
+
+
+def test_the_opt_sizes_are_the_only_point_by_default() -> None:
+    (point,) = plan_points(IDS, BenchmarkOptions())
+    assert dict(point.sizes) == IDS.opt_sizes
+    assert point.samples == IDS.opt_sizes["batch"]
+
+
+def test_sizes_are_combined() -> None:
+    points = plan_points(IDS, BenchmarkOptions(batch=(1, 8), sizes={"seq": (4, 64)}))
+    found = [(one.sizes["batch"], one.sizes["seq"], one.samples) for one in points]
+    assert sorted(found) == [(1, 4, 1), (1, 64, 1), (8, 4, 8), (8, 64, 8)]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (BenchmarkOptions(batch=(9,)), ErrorCode.INVALID_VALUE),
+        (BenchmarkOptions(sizes={"sec": (8,)}), ErrorCode.UNKNOWN_NAME),
+    ],
+)
+def test_a_size_outside_of_the_domain_is_an_error(
+    options: BenchmarkOptions, code: ErrorCode
+) -> None:
+    with pytest.raises(UsageError, check=has_code(code)):
+        plan_points(IDS, options)
+
+
+def test_a_fixed_batch_cannot_be_swept() -> None:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NO_EFFECT, option="batch")):
+        plan_points(signature("x:float32[4,3]"), BenchmarkOptions(batch=(4,)))
+
+
+def test_rows_are_eager_its_compiled_forms_and_what_passed(
+    exported_digits: Path, digits_source: Source
+) -> None:
+    manifest = load_manifest(exported_digits)
+    rows, skipped = plan_rows(manifest, digits_source, BenchmarkOptions())
+    names = [row.name for row in rows]
+    assert names[:2] == ["eager", "torch.compile"]
+    assert {"onnx", "torchscript"} <= set(names)
+    assert "tensorrt-onnx" not in names
+    assert not {"onnx", "torchscript"} & set(skipped)
+    assert {row.verdict for row in rows if row.name == "onnx"} == {"passed"}
+    rejected = tuple(replace(one, rejected=one.name == "onnx") for one in manifest.artifacts)
+    rows, skipped = plan_rows(
+        replace(manifest, artifacts=rejected), digits_source, BenchmarkOptions()
+    )
+    assert "onnx" not in {row.name for row in rows}
+    assert "onnx" in skipped
+
+
+def test_rows_are_selected_by_pattern(exported_digits: Path, digits_source: Source) -> None:
+    manifest = load_manifest(exported_digits)
+    options = BenchmarkOptions(only=("eager", "onn?"))
+    rows, _ = plan_rows(manifest, digits_source, options)
+    assert [row.name for row in rows] == ["eager", "onnx"]
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, option="row")):
+        plan_rows(manifest, digits_source, BenchmarkOptions(only=("tensorrt",)))

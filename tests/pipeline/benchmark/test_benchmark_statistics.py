@@ -1,0 +1,105 @@
+"""Ratios of paired rounds: equal rows are no difference, and a slower one is found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from modelc.pipeline.benchmark.benchmark_records import BenchmarkRow, Interval, RowTimes
+from modelc.pipeline.benchmark.benchmark_statistics import (
+    compare_speedups,
+    differ,
+    median_interval,
+    ratio_interval,
+    summarize_point,
+)
+
+ROUNDS, RUNS = 25, 4
+
+
+def turns(seed: int, *, factor: float = 1.0, weather: int = 99) -> list[tuple[float, ...]]:
+    """Milliseconds of runs whose machine slows all rows of a round alike."""
+    common = np.random.default_rng(weather).uniform(1, 2, ROUNDS)
+    own = np.random.default_rng(seed).normal(1, 0.02, (ROUNDS, RUNS))
+    return [tuple(10 * factor * common[i] * own[i]) for i in range(ROUNDS)]
+
+
+def test_the_median_lies_within_its_interval() -> None:
+    median, interval = median_interval([3.0, 1.0, 2.0, 5.0, 4.0])
+    assert median == 3.0
+    assert 1.0 <= interval.low < 3.0 < interval.high <= 5.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_equal_rows_are_no_difference_and_a_fifth_is(seed: int) -> None:
+    rows = {
+        "eager": turns(3 * seed), "same": turns(3 * seed + 1),
+        "slow": turns(3 * seed + 2, factor=1.2),
+    }  # fmt: skip
+    found = summarize_point(rows, {"batch": 4}, 4, "eager")
+    assert found["same"].equals == ("eager",)
+    assert found["eager"].equals == ("same",)
+    assert found["slow"].equals == ()
+    assert found["slow"].speedup == pytest.approx(1 / 1.2, rel=0.02)
+
+
+def test_what_slows_a_round_does_not_widen_the_ratio() -> None:
+    """The rounds differ by a factor of two, the pairs by a few percent."""
+    one = [float(np.median(runs)) for runs in turns(1)]
+    other = [float(np.median(runs)) for runs in turns(2)]
+    _, alone = median_interval(one)
+    _, paired = ratio_interval(one, other)
+    assert alone.high / alone.low > 1.2
+    assert paired.high / paired.low < 1.05
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0.99, 1.01, False), (1.01, 1.5, False), (1.02, 1.04, False), (1.04, 1.1, True),
+     (0.9, 0.96, True), (0.5, 2.0, False)],
+)  # fmt: skip
+def test_a_difference_is_beyond_the_noise_with_all_of_its_interval(
+    low: float, high: float, expected: bool
+) -> None:
+    assert differ(Interval(low=low, high=high)) is expected
+
+
+def test_the_figures_of_a_row() -> None:
+    found = summarize_point({"onnx": [(2.0, 4.0), (4.0,), (4.0, 10.0)]}, {}, 8, "eager")["onnx"]
+    assert found.median == 4.0
+    assert found.throughput == 8 / 4.0e-3
+    assert (found.runs, found.rounds, found.speedup) == (5, 3, None)
+    assert 4.0 < found.p90 < 10.0
+
+
+def rows(speedup: float, *, width: float = 0.02, batch: int = 1) -> list[BenchmarkRow]:
+    times = RowTimes(
+        sizes={"batch": batch}, median=1.0, interval=Interval(low=1.0, high=1.0), p90=1.0,
+        throughput=1.0, runs=9, rounds=9, speedup=speedup,
+        speedup_interval=Interval(low=speedup * (1 - width), high=speedup * (1 + width)),
+    )  # fmt: skip
+    return [
+        BenchmarkRow(name="onnx", runtime="", precision="fp32", verdict="passed", times=(times,))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "change"),
+    [
+        (rows(2.0), rows(1.6), "slower"),
+        (rows(2.0), rows(2.5), "faster"),
+        (rows(2.0), rows(1.96), ""),
+        (rows(2.0, width=0.3), rows(1.6), ""),
+    ],
+)
+def test_a_speed_up_changes_only_beyond_both_intervals(
+    before: list[BenchmarkRow], now: list[BenchmarkRow], change: str
+) -> None:
+    (found,) = compare_speedups(before, now)
+    assert [name for name in ("slower", "faster") if getattr(found, name)] == [change] * bool(
+        change
+    )
+
+
+def test_other_points_are_not_compared() -> None:
+    assert compare_speedups(rows(2.0), rows(1.0, batch=2)) == ()

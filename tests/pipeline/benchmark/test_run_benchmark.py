@@ -1,0 +1,122 @@
+"""A benchmark of the exported digits: rows in children of their own, measured in turns."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modelc.core.children.child_call import ParentConnection
+from modelc.core.errors import RunnerError
+from modelc.core.events import Event, ignore_events
+from modelc.pipeline.benchmark.benchmark_machine import LoadWatch
+from modelc.pipeline.benchmark.benchmark_plan import BenchmarkOptions, BenchmarkPoint, RowSpec
+from modelc.pipeline.benchmark.benchmark_rounds import MIN_ROUNDS, measure_rows
+from modelc.pipeline.benchmark.row_server import Call, RowClosed, RowRequest, serve_row
+from modelc.pipeline.benchmark.run_benchmark import benchmark_folder
+from modelc.pipeline.order import Source
+from modelc.pipeline.recorded_run import load_manifest
+from modelc.pipeline.run_progress import Progress
+
+QUICK = BenchmarkOptions(seconds=0.1, threads=1, compile_modes=())
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory, exported_digits: Path) -> Path:
+    folder = tmp_path_factory.mktemp("bench") / "out"
+    shutil.copytree(exported_digits, folder)
+    return folder
+
+
+def test_every_row_is_measured_beside_eager(exported_digits: Path) -> None:
+    events: list[Event] = []
+    options = replace(QUICK, batch=(1, 4), only=("eager", "onnx"))
+    report = benchmark_folder(exported_digits, options, on_event=events.append)
+    assert [row.name for row in report.rows] == ["eager", "onnx"]
+    assert (report.threads, report.exit_code) == (1, 0)
+    eager, onnx = report.rows
+    assert eager.verdict == "reference"
+    assert onnx.verdict == "passed"
+    assert onnx.sqnr is not None
+    assert [one.sizes["batch"] for one in onnx.times] == [1, 4]
+    for row in report.rows:
+        assert row.memory > 1 << 20
+        assert row.load > 0
+        for one in row.times:
+            assert one.rounds >= MIN_ROUNDS
+            assert one.interval.low <= one.median <= one.interval.high
+            assert one.throughput == pytest.approx(1e3 * one.sizes["batch"] / one.median)
+    speedups = [one.speedup_interval for one in onnx.times]
+    assert all(one is not None and one.low > 1 for one in speedups)  # by far, on any machine
+    assert events
+
+
+def crash(request: RowRequest, parent: ParentConnection) -> RowClosed:
+    """Serve the row named `dies` by a crash after its first answer."""
+    if request.row.name != "dies":
+        return serve_row(request, parent)
+
+    runs = iter(range(9))
+
+    def change(call: Call) -> Call:
+        def counted() -> object:
+            if next(runs):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call()
+
+        return counted
+
+    return serve_row(request, parent, change)
+
+
+def test_a_row_that_dies_ends_alone(exported_digits: Path, tmp_path: Path) -> None:
+    manifest = load_manifest(exported_digits)
+    rows = measure_rows(
+        [
+            RowRequest(
+                row=RowSpec(
+                    name=name, runtime="ONNX Runtime", file="model.onnx", target="onnx",
+                ),
+                folder=exported_digits,
+                source=Source(checkpoint=tmp_path),
+                signature=manifest.signature,
+                points=(BenchmarkPoint(sizes=manifest.signature.opt_sizes, samples=1),),
+                seed=0,
+                orders=tmp_path / name,
+                device="cpu",
+                logs=tmp_path / "logs",
+            )
+            for name in ("lives", "dies")
+        ],
+        [BenchmarkPoint(sizes=manifest.signature.opt_sizes, samples=1)],
+        seconds=0.1,
+        threads=1,
+        watch=LoadWatch(),
+        progress=Progress(tell=ignore_events, logs=tmp_path / "logs"),
+        serve=crash,
+    )  # fmt: skip
+    assert "SIGKILL" in rows["dies"].failure
+    assert rows["lives"].failure == ""
+    assert len(rows["lives"].turns[0]) >= MIN_ROUNDS
+
+
+def test_an_artifact_that_changed_is_not_measured(copied: Path) -> None:
+    with (copied / "model.onnx").open("ab") as stream:
+        stream.write(b" ")
+    report = benchmark_folder(copied, replace(QUICK, only=("eager",)))
+    assert [row.name for row in report.rows] == ["eager"]
+    assert "onnx" in report.skipped
+
+
+def test_a_loaded_machine_is_noted_or_an_error(
+    exported_digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LoadWatch, "is_loaded", property(lambda _: True))
+    options = replace(QUICK, only=("eager",))
+    assert benchmark_folder(exported_digits, options).notes
+    with pytest.raises(RunnerError):
+        benchmark_folder(exported_digits, replace(options, strict=True))
