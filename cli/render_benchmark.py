@@ -98,9 +98,13 @@ def _cells(row: BenchmarkRow, one: RowTimes) -> dict[str, str]:
         "first s": f"{row.first:.2f}",
         "memory": size_text(row.memory) if row.memory else "",
         "size": size_text(row.size) if row.size else "",
-        "SQNR dB": "" if row.sqnr is None else f"{row.sqnr:.1f}",
+        "SQNR dB": _sqnr(row),
         "verdict": _VERDICTS.get(row.verdict, row.verdict),
     }
+
+
+def _sqnr(row: BenchmarkRow) -> str:
+    return "exact" if row.exact else "" if row.sqnr is None else f"{row.sqnr:.1f}"
 
 
 def _milliseconds(value: float) -> str:
@@ -145,6 +149,6 @@ def _csv_lines(report: BenchmarkReport) -> Iterator[dict[str, object]]:
                 "speedup_low": None if speedup is None else speedup.low,
                 "speedup_high": None if speedup is None else speedup.high,
                 "load_s": row.load, "first_s": row.first, "memory_bytes": row.memory,
-                "size_bytes": row.size, "sqnr_db": row.sqnr, "accuracy": row.accuracy,
-                "verdict": row.verdict, "equals": " ".join(one.equals),
+                "size_bytes": row.size, "sqnr_db": row.sqnr, "exact": row.exact,
+                "accuracy": row.accuracy, "verdict": row.verdict, "equals": " ".join(one.equals),
             }  # fmt: skip

@@ -206,18 +206,39 @@ class TorchRunner(RunnerBase):
 
         given = order_inputs(feed, self.inputs)
         tensors = [torch.tensor(array, device=self._device) for array in given]
-        return make_torch_call(lambda: self._function(tensors), self._device)
+        return make_torch_call(lambda some: lambda: self._function(some), tensors, self._device)
 
 
-def make_torch_call(function: Callable[[], object], device: str) -> Callable[[], object]:
-    """Return a call without gradients, which ends when the device has."""
+def make_torch_call(
+    bind: Callable[[Sequence[torch.Tensor]], Callable[[], object]],
+    tensors: Sequence[torch.Tensor],
+    device: str,
+) -> Callable[[], object]:
+    """Return a call without gradients, which ends when the device has.
+
+    Tensors that the model writes to are copied for each run: its values must not drift.
+
+    Args:
+        bind: returns the call of the model on tensors.
+        tensors: the inputs.
+        device: of the tensors.
+    """
     import torch
+
+    copies = [tensor.clone() for tensor in tensors]
+    calls = [bind(tensors)]
+
+    def copy_and_call() -> object:
+        return bind([tensor.clone() for tensor in copies])()
 
     def call() -> object:
         with torch.inference_mode():
-            found = function()
+            found = calls[-1]()
         if device == "cuda":
             torch.cuda.synchronize()
+        if len(calls) == 1:  # the first run shows whether the model writes to its inputs
+            kept = all(map(torch.equal, tensors, copies))
+            calls.append(calls[0] if kept else copy_and_call)
         return found
 
     return call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from ...calibration.feed_form import FeedForm
@@ -43,6 +43,7 @@ class RowSpec:
     tuned: bool = False
     verdict: str = UNJUDGED
     sqnr: float | None = None
+    exact: bool = False
     accuracy: float | None = None
     size: int = 0
 
@@ -164,7 +165,7 @@ def _describe_skip(
     if options.device not in target.DEVICES:
         return f"{artifact.target} does not run on {options.device}"
     if isinstance(target, Native) and not source.trust:
-        return "an engine runs code of its maker (--trust opens it)"
+        return "it is machine code of its maker (--trust opens it)"
     return ""
 
 
@@ -179,6 +180,7 @@ def _rows_of(artifact: Artifact, target: Target, manifest: Manifest) -> Iterator
         target=artifact.target,
         verdict=REJECTED if artifact.rejected else PASSED,
         sqnr=None if verdict is None else verdict.sqnr,
+        exact=verdict is not None and verdict.exact,
         accuracy=accuracy,
         size=artifact.size,
     )
@@ -189,7 +191,7 @@ def _rows_of(artifact: Artifact, target: Target, manifest: Manifest) -> Iterator
 
 def _make_default_row(row: RowSpec) -> RowSpec:
     name = f"{row.name}:default"
-    return RowSpec(**{**vars(row), "name": name, "tuned": True, "verdict": UNJUDGED, "sqnr": None})
+    return replace(row, name=name, tuned=True, verdict=UNJUDGED, sqnr=None, exact=False)
 
 
 _RUNTIMES: Mapping[str, str] = {

@@ -49,8 +49,9 @@ class BenchmarkRow:
     """One model in one runtime.
 
     `load` is the seconds to open it, `first` those of its first run, in which a compiler may work.
-    `memory` is the peak of its process in bytes, `size` that of its files. `sqnr` is the verdict's;
-    of a row that no verdict covers, it is measured at the points of the benchmark. `failure` is why
+    `memory` is the peak of its process in bytes, `size` that of its files. `sqnr` is the verdict's,
+    None where all outputs are `exact`; of a row that no verdict covers, both are measured at the
+    points of the benchmark. `failure` is why
     there are no times.
     """
 
@@ -60,6 +61,7 @@ class BenchmarkRow:
     verdict: str
     times: tuple[RowTimes, ...] = ()
     sqnr: float | None = None
+    exact: bool = False
     accuracy: float | None = None
     load: float = 0.0
     first: float = 0.0

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from ...checkpoints.sample_inputs import read_samples
 from ...checkpoints.user_code import register_folders
 from ...converters.registry import target_named
 from ...core.children.child_call import ParentConnection
-from ...core.contract import Feed
+from ...core.contract import Deferred, Feed, Native
 from ...core.errors import RunnerError
 from ...core.events import ignore_events
 from ...core.nested_values import is_loader_spec
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ...core.contract import Runner
 
 Call: TypeAlias = Callable[[], object]
+Agreement: TypeAlias = tuple[float | None, bool]  # SQNR, and whether it is exact
 _IDLE_WINDOW, _MAX_IDLE_WAIT = 0.02, 0.5  # seconds
 _IDLE_SHARE = 0.1  # of one core, in a window
 SAME_AS_JUDGED = "the runtime's defaults compute as the judge does"
@@ -72,12 +73,16 @@ class RowOpened:
 
 @dataclass(frozen=True, kw_only=True)
 class PointWarm:
-    """The runs at a point are stable at so many milliseconds, or did not become so."""
+    """The runs at a point are stable at so many milliseconds, or did not become so.
+
+    `sqnr` is the smallest of outputs that differ from eager's, `exact` whether none does.
+    """
 
     point: int
     milliseconds: float
     stable: bool
     sqnr: float | None = None
+    exact: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +110,7 @@ class OpenRow:
 
     prepare: Callable[[Feed], Call]
     threads: int
-    check: Callable[[Feed], float | None]
+    check: Callable[[Feed], Agreement]
 
 
 def serve_row(
@@ -155,7 +160,7 @@ def _take_turn(point: int, call: Call, seconds: float) -> TurnTimes:
 def _warm_up(
     point: int,
     call: Call,
-    check: Callable[[Feed], float | None],
+    check: Callable[[Feed], Agreement],
     feed: Feed,
 ) -> PointWarm:
     """Run until the medians of two batches of runs agree."""
@@ -172,9 +177,9 @@ def _warm_up(
         before = now
         if (stable and spent >= _MIN_WARMUP) or spent > _MAX_WARMUP:
             break
-    found = check(feed)
+    sqnr, exact = check(feed)
     _wait_until_idle()
-    return PointWarm(point=point, milliseconds=now, stable=stable, sqnr=found)
+    return PointWarm(point=point, milliseconds=now, stable=stable, sqnr=sqnr, exact=exact)
 
 
 def _time_run(call: Call) -> float:
@@ -234,6 +239,9 @@ def _open_file(request: RowRequest) -> Runner:
 
         return open_onnx_file(path, request.device)
     if not row.tuned:
+        if isinstance(target, Deferred | Native):
+            trust = {"trust_engine": "true"} if request.source.trust else {}
+            return target.open_runner(path, request.device, request.signature, trust)
         return target.open_runner(path, request.device, request.signature)
     if not isinstance(target, SelfTuned):
         raise TypeError(f"{row.target} has no defaults of its own")
@@ -260,21 +268,26 @@ def _open_eager(request: RowRequest) -> OpenRow:
     if mode:
         function = torch.compile(module, mode=None if mode == "default" else mode)
 
+    def bind(tensors: Sequence[torch.Tensor]) -> Call:
+        arguments, named = eager.bind(tensors)
+        return lambda: function(*arguments, **named)
+
     def prepare(feed: Feed) -> Call:
         tensors = [torch.tensor(feed[name], device=request.device) for name in eager.inputs]
-        arguments, named = eager.bind(tensors)
-        return make_torch_call(lambda: function(*arguments, **named), request.device)
+        return make_torch_call(bind, tensors, request.device)
 
-    def check(feed: Feed) -> float | None:
+    def check(feed: Feed) -> Agreement:
         from ...validators.metrics import measure_arrays
 
         wanted, found = eager.run(feed), eager.with_module(function).run(feed)
-        values = [measure_arrays(wanted[name], found[name]).sqnr for name in wanted]
-        return min((one for one in values if one is not None), default=None)
+        measures = [measure_arrays(wanted[name], found[name]) for name in wanted]
+        inexact = [one.sqnr for one in measures if not one.exact and one.sqnr is not None]
+        return min(inexact, default=None), all(one.exact for one in measures)
 
     threads = torch.get_num_threads()
     return OpenRow(prepare=prepare, threads=threads, check=check if mode else _no_check)
 
 
-def _no_check(_: Feed) -> None:
+def _no_check(_: Feed) -> Agreement:
     """Eager is what others are compared with, and the files have verdicts."""
+    return None, False

@@ -130,7 +130,8 @@ def _summarize(
 
 
 def _make_row(spec: RowSpec, found: MeasuredRow, times: Sequence[RowTimes]) -> BenchmarkRow:
-    sqnr = [one.sqnr for one in found.warm.values() if one.sqnr is not None]
+    warm = found.warm.values()
+    sqnr = [one.sqnr for one in warm if one.sqnr is not None]
     return BenchmarkRow(
         name=spec.name,
         runtime=spec.runtime,
@@ -138,6 +139,7 @@ def _make_row(spec: RowSpec, found: MeasuredRow, times: Sequence[RowTimes]) -> B
         verdict=spec.verdict,
         times=tuple(times),
         sqnr=min(sqnr, default=spec.sqnr),
+        exact=spec.exact or (bool(warm) and all(one.exact for one in warm)),
         accuracy=spec.accuracy,
         load=0.0 if found.opened is None else found.opened.load,
         first=0.0 if found.opened is None else found.opened.first,

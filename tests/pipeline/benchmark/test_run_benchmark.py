@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from modelc.converters.runner_base import make_torch_call
 from modelc.core.children.child_call import ParentConnection
 from modelc.core.errors import RunnerError
 from modelc.core.events import Event, ignore_events
@@ -120,3 +123,15 @@ def test_a_loaded_machine_is_noted_or_an_error(
     assert benchmark_folder(exported_digits, options).notes
     with pytest.raises(RunnerError):
         benchmark_folder(exported_digits, replace(options, strict=True))
+
+
+def test_inputs_that_a_model_writes_to_do_not_drift() -> None:
+    given, seen = torch.ones(3), []
+
+    def bind(tensors: Sequence[torch.Tensor]) -> Call:
+        return lambda: seen.append(float(tensors[0].mul_(2).sum()))
+
+    call = make_torch_call(bind, [given], "cpu")
+    for _ in range(3):
+        call()
+    assert seen == [6.0, 6.0, 6.0]
