@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +11,17 @@ import pytest
 import torch
 
 from modelc.converters.runner_base import make_torch_call
-from modelc.core.children.child_call import ParentConnection
 from modelc.core.errors import RunnerError
 from modelc.core.events import Event, ignore_events
 from modelc.pipeline.benchmark.benchmark_machine import LoadWatch
 from modelc.pipeline.benchmark.benchmark_plan import BenchmarkOptions, BenchmarkPoint, RowSpec
 from modelc.pipeline.benchmark.benchmark_rounds import MIN_ROUNDS, measure_rows
-from modelc.pipeline.benchmark.row_server import Call, RowClosed, RowRequest, serve_row
+from modelc.pipeline.benchmark.row_server import Call, RowRequest
 from modelc.pipeline.benchmark.run_benchmark import benchmark_folder
 from modelc.pipeline.order import Source
 from modelc.pipeline.recorded_run import load_manifest
 from modelc.pipeline.run_progress import Progress
+from modelc.tests.pipeline.benchmark.row_crash import crash
 
 QUICK = BenchmarkOptions(seconds=0.1, threads=1, compile_modes=())
 
@@ -56,24 +54,6 @@ def test_every_row_is_measured_beside_eager(exported_digits: Path) -> None:
     speedups = [one.speedup_interval for one in onnx.times]
     assert all(one is not None and one.low > 1 for one in speedups)  # by far, on any machine
     assert events
-
-
-def crash(request: RowRequest, parent: ParentConnection) -> RowClosed:
-    """Serve the row named `dies` by a crash after its first answer."""
-    if request.row.name != "dies":
-        return serve_row(request, parent)
-
-    runs = iter(range(9))
-
-    def change(call: Call) -> Call:
-        def counted() -> object:
-            if next(runs):
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call()
-
-        return counted
-
-    return serve_row(request, parent, change)
 
 
 def test_a_row_that_dies_ends_alone(exported_digits: Path, tmp_path: Path) -> None:

@@ -1,0 +1,27 @@
+"""A row of a benchmark whose process dies; children import it by its whole name."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from modelc.core.children.child_call import ParentConnection
+from modelc.pipeline.benchmark.row_server import Call, RowClosed, RowRequest, serve_row
+
+
+def crash(request: RowRequest, parent: ParentConnection) -> RowClosed:
+    """Serve the row named `dies` by a crash after its first answer."""
+    if request.row.name != "dies":
+        return serve_row(request, parent)
+
+    runs = iter(range(9))
+
+    def change(call: Call) -> Call:
+        def counted() -> object:
+            if next(runs):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call()
+
+        return counted
+
+    return serve_row(request, parent, change)
