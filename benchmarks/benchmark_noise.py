@@ -18,7 +18,8 @@ from statistics import median
 
 from modelc.core.children.child_call import ParentConnection
 from modelc.core.events import ignore_events
-from modelc.pipeline.benchmark.benchmark_machine import LoadWatch, count_cores
+from modelc.core.process import count_cores
+from modelc.pipeline.benchmark.benchmark_machine import LoadWatch
 from modelc.pipeline.benchmark.benchmark_plan import BenchmarkOptions, RowSpec, plan_points
 from modelc.pipeline.benchmark.benchmark_records import Interval
 from modelc.pipeline.benchmark.benchmark_rounds import measure_rows

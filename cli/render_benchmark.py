@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,8 +111,7 @@ def _milliseconds(value: float) -> str:
     return f"{value:.3f}" if value < 1 else f"{value:,.2f}"
 
 
-def _interval(one: Interval, text: object = None) -> str:
-    write = text if callable(text) else "{:.2f}".format
+def _interval(one: Interval, write: Callable[[float], str] = "{:.2f}".format) -> str:
     return f"{write(one.low)}..{write(one.high)}"
 
 

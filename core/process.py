@@ -31,6 +31,11 @@ def is_running(process: int) -> bool:
     return True
 
 
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def handle_signals(numbers: tuple[signal.Signals, ...]) -> None:
     """Have these signals raise KeyboardInterrupt and be remembered; an ignored one stays so."""
     _signal_state["heeded"] = True

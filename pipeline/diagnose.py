@@ -111,8 +111,8 @@ def _check_target(name: str, makes: Iterable[object], readiness: Readiness) -> B
 
 def _check_cpu(text: str) -> Check:
     """Check for INT8 instructions; without them, INT8 is seldom faster than FP32."""
-    flags = set((_cpuinfo_value(text, "flags") or _cpuinfo_value(text, "Features")).split())
-    name = _cpuinfo_value(text, "model name") or platform.machine()
+    flags = set((cpuinfo_value(text, "flags") or cpuinfo_value(text, "Features")).split())
+    name = cpuinfo_value(text, "model name") or platform.machine()
     if not flags:
         return Check(name="CPU", state=CheckState.OK, told=f"{name}; its features are unknown")
     int8 = [feature for flag, feature in _INT8_FLAGS.items() if flag in flags]
@@ -125,7 +125,7 @@ def _check_cpu(text: str) -> Check:
     )
 
 
-def _cpuinfo_value(text: str, key: str) -> str:
+def cpuinfo_value(text: str, key: str) -> str:
     """The first value of a key of /proc/cpuinfo; empty where there is none."""
     match = re.search(rf"^{key}\s*:\s*(.*)$", text, flags=re.MULTILINE)
     return match.group(1).strip() if match else ""

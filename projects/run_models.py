@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +24,7 @@ from .project_records import ModelOrder, ModelOutcome, find_breaches
 
 if TYPE_CHECKING:
     from ..core.manifest import Manifest
+from ..core.process import count_cores
 
 TellOf: TypeAlias = Callable[[str], Tell]
 _BASE_MEMORY = 1 << 30  # bytes: torch, a converter and a runtime
@@ -213,7 +213,7 @@ class _ModelPool:
         return ProcessLimits(
             timeout=self._limits.timeout,
             memory=None if memory is None else memory // jobs,
-            threads=None if jobs == 1 else max(1, _count_cores() // jobs),
+            threads=None if jobs == 1 else max(1, count_cores() // jobs),
             stop=self._stop.is_set,
         )
 
@@ -241,13 +241,6 @@ def _report_bug(error: ChildBugError, logs: Path) -> ModelcError:
     path = logs / "bug.log"
     path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
     return ModelcError(f"bug in modelc: {error}", hint=f"report it with {path}")
-
-
-def _count_cores() -> int:
-    """Count the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _estimate_memory(model: ModelOrder) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..onnx_topology import DEQUANTIZE, PRODUCTS, QUANTIZE, GraphWiring
+from ..onnx_topology import DEQUANTIZE, PRODUCTS, QUANTIZE, GraphWiring, node_bodies
 
 if TYPE_CHECKING:
     import onnx
@@ -89,7 +89,7 @@ def explain_empty(
     if left and left.isdisjoint(kernels):
         kinds = ", ".join(sorted(left))
         return f"ONNX Runtime has no integer kernel for the {others}products: {kinds}"
-    bodies = (one.g for node in graph.node for one in node.attribute if one.HasField("g"))
+    bodies = (body for node in graph.node for body in node_bodies(node))
     inner = any(node.op_type in PRODUCTS for body in bodies for node in body.node)
     if left:
         more = "; others are in branches or loops" if inner else ""

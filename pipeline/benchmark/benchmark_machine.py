@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import median
 
 from ...converters.installed_packages import package_versions
+from ...core.process import count_cores
+from ..diagnose import cpuinfo_value
 from .benchmark_records import BenchmarkMachine
 
 _PACKAGES = (
@@ -71,11 +73,6 @@ class LoadWatch:
         return self.other_load > _LOADED_SHARE or busiest > _LOADED_WINDOWS
 
 
-def count_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def busy_seconds() -> float | None:
     """Return the seconds that this process's cores have been busy; None if unknown.
 
@@ -104,7 +101,7 @@ def core_frequency() -> float | None:
     return round(sum(found) / len(found), 1) if found else None
 
 
-def describe_machine(watch: LoadWatch, before: float | None, gpu: str = "") -> BenchmarkMachine:
+def describe_machine(watch: LoadWatch, before: float | None) -> BenchmarkMachine:
     """Return the record of this machine after a benchmark; `before` is the frequency then."""
     frequencies = [one for one in (before, core_frequency()) if one is not None]
     return BenchmarkMachine(
@@ -118,15 +115,13 @@ def describe_machine(watch: LoadWatch, before: float | None, gpu: str = "") -> B
         load_before=round(watch.load_before, 2),
         other_load=round(watch.other_load, 4),
         loaded=watch.is_loaded,
-        gpu=gpu,
     )
 
 
 def _processor_name() -> str:
     with suppress(OSError):
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
-        if found is not None:
-            return found[1].strip()
+        if name := cpuinfo_value(Path("/proc/cpuinfo").read_text(), "model name"):
+            return name
     return platform.processor() or platform.machine()
 
 

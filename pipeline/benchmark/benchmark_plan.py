@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from itertools import product
 
 from ...calibration.feed_form import FeedForm
@@ -20,7 +20,6 @@ from ..order import Source
 from .benchmark_records import EAGER_ROW
 
 COMPILED_ROW = "torch.compile"
-_COMPILED = re.compile(r"torch\.compile(?::([a-z-]+))?")
 MODES = ("default", "reduce-overhead", "max-autotune")
 PASSED, REJECTED, UNJUDGED = "passed", "rejected", "not judged"
 
@@ -64,9 +63,9 @@ class BenchmarkOptions:
     """What the user asks for.
 
     `sizes` are those of each dim to sweep; a dim that is left out has its opt size. `seconds` are
-    measured for each row at each point. `only` and `leave_out` select rows by name; patterns as in
-    a shell. `compile_modes` are those of torch.compile. A row that does not answer for `timeout`
-    seconds fails.
+    measured for each row at each point. `only` selects rows by name, with patterns as in a shell.
+    `compile_modes` are those of torch.compile. A row that does not answer for `timeout` seconds
+    fails.
     """
 
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -206,8 +205,6 @@ _RUNTIMES: Mapping[str, str] = {
 
 
 def _select(rows: Sequence[RowSpec], only: Sequence[str]) -> tuple[RowSpec, ...]:
-    from fnmatch import fnmatchcase
-
     for pattern in only:
         if not any(fnmatchcase(row.name, pattern) for row in rows):
             raise UsageError(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...core.errors import RunnerError
+
 SCHEMA_VERSION = 1
 EAGER_ROW = "eager"
-SLOWER, RUN_FAILED = 1, 6  # exit codes
+SLOWER = 1  # the exit code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +18,6 @@ class Interval:
 
     low: float
     high: float
-
-    def contains(self, value: float) -> bool:
-        """Return whether a value lies within."""
-        return self.low <= value <= self.high
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +49,7 @@ class BenchmarkRow:
     `load` is the seconds to open it, `first` those of its first run, in which a compiler may work.
     `memory` is the peak of its process in bytes, `size` that of its files. `sqnr` is the verdict's,
     None where all outputs are `exact`; of a row that no verdict covers, both are measured at the
-    points of the benchmark. `failure` is why
-    there are no times.
+    points of the benchmark. `failure` is why there are no times.
     """
 
     name: str
@@ -90,7 +87,6 @@ class BenchmarkMachine:
     load_before: float = 0.0
     other_load: float = 0.0
     loaded: bool = False
-    gpu: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +127,7 @@ class BenchmarkReport:
     def exit_code(self) -> int:
         """0; 6 if a row could not be run, 1 if one is slower than in the earlier benchmark."""
         if self.failures:
-            return RUN_FAILED
+            return RunnerError.exit_code
         return SLOWER if any(one.slower for one in self.compared) else 0
 
     @property

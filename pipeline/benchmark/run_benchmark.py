@@ -14,6 +14,7 @@ from ...checkpoints.user_code import extra_folders
 from ...converters.trt.trt_installation import query_driver
 from ...core.errors import ErrorCode, MissingError, RunnerError, UsageError, first_line
 from ...core.events import Tell, ignore_events
+from ...core.process import count_cores
 from ..eager_reference import read_checkpoint
 from ..recorded_run import (
     Moved,
@@ -23,7 +24,7 @@ from ..recorded_run import (
     source_from_record,
 )
 from ..run_progress import Progress
-from .benchmark_machine import LoadWatch, core_frequency, count_cores, describe_machine
+from .benchmark_machine import LoadWatch, core_frequency, describe_machine
 from .benchmark_plan import BenchmarkOptions, BenchmarkPoint, RowSpec, plan_points, plan_rows
 from .benchmark_records import EAGER_ROW, SCHEMA_VERSION, BenchmarkReport, BenchmarkRow, RowTimes
 from .benchmark_rounds import MeasuredRow, measure_rows
