@@ -31,7 +31,7 @@ from ..core.kinds import Capture, Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
 from ..core.target_extensions import DefaultOutputs, OpenedByDefault, Probe
-from . import onnx_coverage, onnx_default_session, onnx_faults, onnx_probe
+from . import onnx_coverage, onnx_default_session, onnx_faults, onnx_probe, onnx_sessions
 from .installed_packages import package_versions
 from .onnx_compatibility import choose_opset, combine_runtimes, lower_model
 from .onnx_domain_guard import add_guard
@@ -48,7 +48,13 @@ from .onnx_guard import read_graph
 from .onnx_half import convert_to_half
 from .onnx_half_emulation import widen_half_regions
 from .onnx_origins import write_sidecar
-from .onnx_sessions import is_judged_by_copy, open_onnx, open_onnx_by_default, session_settings
+from .onnx_sessions import (
+    is_judged_by_copy,
+    list_deployments,  # noqa: F401 - contract
+    open_onnx,
+    open_onnx_by_default,
+    session_settings,
+)
 from .onnx_topology import all_nodes
 
 if TYPE_CHECKING:
@@ -229,6 +235,11 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:  # noq
 def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDefault | None:  # noqa: ARG001 - contract
     """Open a session without options; None on the CPU, where that changes nothing."""
     return open_onnx_by_default(path, device)
+
+
+def open_deployment(path: Path, deployment: str, device: str, signature: Signature) -> Runner:  # noqa: ARG001 - contract
+    """Open the file itself on an execution provider, by its name in benchmarks."""
+    return onnx_sessions.open_deployment(path, deployment, device)
 
 
 def run_by_default(path: Path, device: str, feeds: Sequence[Feed]) -> DefaultOutputs | None:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Feed, Outputs
-from ..core.errors import Hint, MissingError, Option, RunnerError
+from ..core.errors import LOGGED, ErrorCode, Hint, MissingError, Option, RunnerError
 from ..core.process import thread_limit
 from ..core.target_extensions import OpenedByDefault
+from .installed_packages import package_versions
 from .onnx_guard import read_graph
 from .onnx_half_emulation import (
     bfloat16_ends,
@@ -140,14 +141,59 @@ def open_onnx(path: Path, device: str) -> OnnxRunner:
     return OnnxRunner(session)
 
 
-def open_onnx_file(path: Path, device: str) -> OnnxRunner:
-    """Open the file itself as users do, also one of half precision; errors as of `open_onnx`."""
+# Execution providers besides that of the device, by the name of their benchmark row.
+_DEPLOYMENTS: Mapping[str, Mapping[str, str]] = {
+    "cpu": {"openvino": "OpenVINOExecutionProvider", "dnnl": "DnnlExecutionProvider"},
+    "cuda": {
+        "default": _CUDA, "tensorrt": "TensorrtExecutionProvider",
+        "tensorrt-rtx": "NvTensorRTRTXExecutionProvider",
+    },
+}  # fmt: skip
+_PACKAGES = {"openvino": "onnxruntime-openvino", "dnnl": "onnxruntime-dnnl"}
+
+
+def list_deployments(device: str) -> tuple[str, ...]:
+    """Return the providers to benchmark on a device; on the CPU, those of installed packages."""
+    return tuple(
+        name
+        for name in _DEPLOYMENTS[device]
+        if name not in _PACKAGES or package_versions(_PACKAGES[name])
+    )
+
+
+def open_deployment(path: Path, deployment: str, device: str) -> OnnxRunner:
+    """Open the file itself as users do, also one of half precision, on a named provider.
+
+    Without a name it is that of the device. CUDA computes in float32, and in TF32 as `default`.
+
+    Raises:
+        RunnerError: as `open_onnx`; with the code `NO_EFFECT` if the provider is not installed.
+        MissingError: the CUDA provider does not load.
+    """
+    import onnxruntime
+
     if device == "cuda":
         _require_cuda()
+    providers = _PROVIDERS[device]
+    if deployment:
+        provider = _DEPLOYMENTS[device][deployment]
+        providers = ((provider, {}),)
+        if provider not in onnxruntime.get_available_providers():
+            raise RunnerError(
+                f"the installed ONNX Runtime has no {provider}",
+                hint="install a build that has it", code=ErrorCode.NO_EFFECT,
+            )  # fmt: skip
     try:
-        return OnnxRunner(open_session(path, path.parent, _PROVIDERS[device]))
+        session = open_session(path, path.parent, providers)
     except Exception as error:
         raise _session_error(error) from error
+    used = session.get_providers()
+    if used[0] != providers[0][0]:  # ONNX Runtime only logs that a provider does not load
+        raise RunnerError(
+            f"{providers[0][0]} does not load here: ONNX Runtime runs the model with {used[0]}",
+            hint=LOGGED,
+        )
+    return OnnxRunner(session)
 
 
 def open_onnx_by_default(path: Path, device: str) -> OpenedByDefault | None:

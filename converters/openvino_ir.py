@@ -26,7 +26,7 @@ from ..core.contract import (
     Runner,
     TensorInfo,
 )
-from ..core.errors import Hint, MissingError, Option, RunnerError
+from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError
 from ..core.kinds import Capture, Precision
 from ..core.process import thread_limit
 from ..core.records import Coverage
@@ -172,6 +172,32 @@ def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDe
     return OpenedByDefault(runner=runner, compute=_DEFAULTS[picked], advice=_ADVICE)
 
 
+_SAME = "the runtime's defaults compute as the judge does"
+
+
+def list_deployments(device: str) -> tuple[str, ...]:  # noqa: ARG001 - one device
+    """Return the ways to open an IR: default settings, and requests in parallel."""
+    return "default", "throughput"
+
+
+def open_deployment(path: Path, deployment: str, device: str, signature: Signature) -> Runner:
+    """Compile the IR as it is judged, with default settings, or for throughput.
+
+    Raises:
+        RunnerError: OpenVINO cannot open it; with the code `NO_EFFECT` if default settings change
+            nothing.
+    """
+    if not deployment:
+        return open_runner(path, device, signature)
+    if deployment == "throughput":
+        config = {**_judge_config(), "PERFORMANCE_HINT": "THROUGHPUT"}
+        return ConcurrentRunner(_compile_model(path, config), signature)
+    opened = open_by_default(path, device, signature)
+    if opened is None:
+        raise RunnerError(_SAME, hint="its other row is both", code=ErrorCode.NO_EFFECT)
+    return opened.runner
+
+
 def _compile_model(path: Path, config: Mapping[str, str]) -> openvino.CompiledModel:
     import openvino
 
@@ -226,6 +252,36 @@ class OpenVinoRunner(RunnerBase):
     def close(self) -> None:
         """Drop the compiled model."""
         self._compiled = None
+
+
+class ConcurrentRunner(OpenVinoRunner):
+    """A model compiled for throughput, whose prepared call keeps as many requests in flight.
+
+    Each of `in_flight` requests runs `rounds` times in a call, so that the time of a call divided
+    by `rounds` is that of one request among the others.
+    """
+
+    rounds = 4
+
+    def __init__(self, compiled: openvino.CompiledModel, signature: Signature) -> None:
+        super().__init__(compiled, signature)
+        self.in_flight = int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+
+    def prepare(self, feed: Feed) -> Callable[[], object]:
+        """Return a call that starts all requests, each as soon as one before it is done."""
+        import openvino
+
+        compiled, given = self._compiled, order_inputs(feed, self.inputs)
+        if compiled is None:
+            raise RuntimeError("the model is closed")
+        queue = openvino.AsyncInferQueue(compiled, self.in_flight)
+
+        def call() -> None:
+            for _ in range(self.rounds * self.in_flight):
+                queue.start_async(given, share_inputs=True)
+            queue.wait_all()
+
+        return call
 
 
 def _copy_array(array: Array, bfloat16: bool) -> Array:

@@ -104,6 +104,34 @@ class SelfTuned(Target, Protocol):
 
 
 @runtime_checkable
+class Deployable(Target, Protocol):
+    """A target whose files are deployed in other ways than they are judged: a benchmark has all."""
+
+    def list_deployments(self, device: str) -> tuple[str, ...]:
+        """Return names of the ways on this device, besides the usual one, which is empty."""
+        ...
+
+    def open_deployment(
+        self, path: Path, deployment: str, device: str, signature: Signature
+    ) -> Runner:
+        """Open a model file in one of these ways; an empty one is that of the judge's settings.
+
+        Raises:
+            RunnerError: the runtime cannot open it; with the code `NO_EFFECT` if this way does not
+                exist here, or computes as the usual one does.
+        """
+        ...
+
+
+@runtime_checkable
+class Concurrent(Runner, Protocol):
+    """A runner whose prepared call keeps several requests in flight."""
+
+    in_flight: int
+    rounds: int  # that each of them runs in a call
+
+
+@runtime_checkable
 class LimitsChosen(Target, Protocol):
     """A target whose files may compute in less than the precision that was asked for."""
 

@@ -37,38 +37,24 @@ from .benchmark_plan import BenchmarkPoint, RowSpec
 if TYPE_CHECKING:
     from ...core.contract import Runner
 
-Call: TypeAlias = Callable[[], object]
-Agreement: TypeAlias = tuple[float | None, bool]  # SQNR, and whether it is exact
+TimedCall: TypeAlias = Callable[[], float]  # returns milliseconds
 _IDLE_WINDOW, _MAX_IDLE_WAIT = 0.02, 0.5  # seconds
 _IDLE_SHARE = 0.1  # of one core, in a window
-SAME_AS_JUDGED = "the runtime's defaults compute as the judge does"
 _STABLE = 0.03  # relative change of the median between two batches of warm-up runs
 _MIN_WARMUP, _MAX_WARMUP = 0.3, 10.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowRequest:
-    """What a child measures, and the pipe of its orders."""
-
-    row: RowSpec
-    folder: Path
-    source: Source
-    signature: Signature
-    points: tuple[BenchmarkPoint, ...]
-    seed: int
-    orders: Path
-    device: str
-    logs: Path
-    code_folders: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class RowOpened:
-    """The model is open: `load` are the seconds for it, `first` those of the first run."""
+    """The model is open: `load` are the seconds for it, `first` those of the first run.
+
+    `in_flight` requests run at a time.
+    """
 
     load: float
     first: float
     threads: int
+    in_flight: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +90,6 @@ class RowClosed:
 MESSAGES = (RowOpened, PointWarm, TurnTimes, RowClosed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenRow:
-    """An open model: `call` runs it on a prepared feed, `check` returns its SQNR on one."""
-
-    prepare: Callable[[Feed], Call]
-    threads: int
-    check: Callable[[Feed], Agreement]
-
-
 def serve_row(
     request: RowRequest,
     parent: ParentConnection,
@@ -128,12 +105,18 @@ def serve_row(
     """
     register_folders(request.code_folders)
     began = time.perf_counter()
-    with _open_row(request) as opened:
+    with open_row(request) as opened:
         load = time.perf_counter() - began
         feeds = _draw_feeds(request)
-        calls = [change(opened.prepare(feed)) for feed in feeds]
-        first = _time_run(calls[0])
-        parent.send(RowOpened(load=load, first=first / 1e3, threads=opened.threads))
+        calls = [
+            partial(_time_run, change(opened.prepare(feed)), opened.rounds) for feed in feeds
+        ]
+        first = calls[0]() * opened.rounds / 1e3
+        parent.send(
+            RowOpened(
+                load=load, first=first, threads=opened.threads, in_flight=opened.in_flight
+            )
+        )
         gc.collect()
         gc.freeze()
         with request.orders.open() as orders:
@@ -147,19 +130,19 @@ def serve_row(
     return RowClosed(memory=_peak_memory())
 
 
-def _take_turn(point: int, call: Call, seconds: float) -> TurnTimes:
+def _take_turn(point: int, call: TimedCall, seconds: float) -> TurnTimes:
     """Run for so many seconds, at least once; wait until the threads are idle."""
     cpu, began = time.process_time(), time.perf_counter()
-    runs = [_time_run(call)]
+    runs = [call()]
     while time.perf_counter() - began < seconds:
-        runs.append(_time_run(call))
+        runs.append(call())
     _wait_until_idle()
     return TurnTimes(point=point, runs=tuple(runs), cpu=time.process_time() - cpu)
 
 
 def _warm_up(
     point: int,
-    call: Call,
+    call: TimedCall,
     check: Callable[[Feed], Agreement],
     feed: Feed,
 ) -> PointWarm:
@@ -169,9 +152,9 @@ def _warm_up(
     began, before = time.perf_counter(), 0.0
     while True:
         batch_began = time.perf_counter()
-        batch = [_time_run(call)]
+        batch = [call()]
         while time.perf_counter() - batch_began < _MIN_WARMUP / 2:
-            batch.append(_time_run(call))
+            batch.append(call())
         now, spent = median(batch), time.perf_counter() - began
         stable = abs(now - before) <= _STABLE * now
         before = now
@@ -182,11 +165,11 @@ def _warm_up(
     return PointWarm(point=point, milliseconds=now, stable=stable, sqnr=sqnr, exact=exact)
 
 
-def _time_run(call: Call) -> float:
-    """Return the milliseconds of one run."""
+def _time_run(call: Call, rounds: int) -> float:
+    """Return the milliseconds of one of the `rounds` of a call."""
     began = time.perf_counter()
     call()
-    return 1e3 * (time.perf_counter() - began)
+    return 1e3 * (time.perf_counter() - began) / rounds
 
 
 def _wait_until_idle() -> None:
@@ -217,77 +200,3 @@ def _peak_memory() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-@contextmanager
-def _open_row(request: RowRequest) -> Iterator[OpenRow]:
-    if not request.row.file:
-        yield _open_eager(request)
-    else:
-        with _open_file(request) as runner:
-            prepare: Callable[[Feed], Call] = partial(partial, runner.run)
-            if isinstance(runner, Preparing):
-                prepare = runner.prepare
-            yield OpenRow(prepare=prepare, threads=thread_limit() or 0, check=_no_check)
-
-
-def _open_file(request: RowRequest) -> Runner:
-    row, path = request.row, request.folder / request.row.file
-    target = target_named(row.target)
-    if row.target == "onnx":  # the file itself: the judge runs a copy of a half one on the CPU
-        from ...converters.onnx_sessions import open_onnx_file
-
-        return open_onnx_file(path, request.device)
-    if not row.tuned:
-        if isinstance(target, Deferred | Native):
-            trust = {"trust_engine": "true"} if request.source.trust else {}
-            return target.open_runner(path, request.device, request.signature, trust)
-        return target.open_runner(path, request.device, request.signature)
-    if not isinstance(target, SelfTuned):
-        raise TypeError(f"{row.target} has no defaults of its own")
-    default = target.open_by_default(path, request.device, request.signature)
-    if default is None:
-        raise RunnerError(SAME_AS_JUDGED, hint="its row without the defaults holds for both")
-    return default.runner
-
-
-def _open_eager(request: RowRequest) -> OpenRow:
-    """Load the user's module, and compile it if the row asks for that."""
-    import torch
-
-    from ...checkpoints.checkpoint_loader import load_checkpoint
-    from ...checkpoints.eager_model import open_eager
-    from ...converters.runner_base import make_torch_call
-    from ..eager_reference import read_checkpoint
-
-    source, mode = request.source, request.row.mode
-    progress = Progress(tell=ignore_events, logs=request.logs)
-    eager = open_eager(load_checkpoint(read_checkpoint(source, progress)), request.signature)
-    module = eager.module.to(request.device)
-    function: Any = module
-    if mode:
-        function = torch.compile(module, mode=None if mode == "default" else mode)
-
-    def bind(tensors: Sequence[torch.Tensor]) -> Call:
-        arguments, named = eager.bind(tensors)
-        return lambda: function(*arguments, **named)
-
-    def prepare(feed: Feed) -> Call:
-        tensors = [torch.tensor(feed[name], device=request.device) for name in eager.inputs]
-        return make_torch_call(bind, tensors, request.device)
-
-    def check(feed: Feed) -> Agreement:
-        from ...validators.metrics import measure_arrays
-
-        wanted, found = eager.run(feed), eager.with_module(function).run(feed)
-        measures = [measure_arrays(wanted[name], found[name]) for name in wanted]
-        inexact = [one.sqnr for one in measures if not one.exact and one.sqnr is not None]
-        return min(inexact, default=None), all(one.exact for one in measures)
-
-    threads = torch.get_num_threads()
-    return OpenRow(prepare=prepare, threads=threads, check=check if mode else _no_check)
-
-
-def _no_check(_: Feed) -> Agreement:
-    """Eager is what others are compared with, and the files have verdicts."""
-    return None, False

@@ -93,6 +93,7 @@ SCENES: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "doctor": (("doctor", "--jsn"),),
 }  # fmt: skip
 _NORMAL = (
+    (r"^ *\S+: with its default settings, the runtime computes in .*\n", ""),  # on some CPUs
     (r"\x1b\[[0-9;]*m", ""),
     (r"\b[0-9a-f]{12,64}\b…?", "HASH"),
     (r"\b\d+(?:\.\d+)? (?:B|kB|MB|GB)\b", "SIZE"),
