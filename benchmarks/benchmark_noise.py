@@ -24,7 +24,8 @@ from modelc.pipeline.benchmark.benchmark_plan import BenchmarkOptions, RowSpec, 
 from modelc.pipeline.benchmark.benchmark_records import Interval
 from modelc.pipeline.benchmark.benchmark_rounds import measure_rows
 from modelc.pipeline.benchmark.benchmark_statistics import differ, ratio_interval
-from modelc.pipeline.benchmark.row_server import Call, RowClosed, RowRequest, serve_row
+from modelc.pipeline.benchmark.row_models import Call, RowRequest
+from modelc.pipeline.benchmark.row_server import RowClosed, serve_row
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.recorded_run import Moved, load_manifest, source_from_record
 from modelc.pipeline.run_order import run

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import product
+from typing import Any
 
 from ...calibration.feed_form import FeedForm
 from ...converters.registry import TARGETS, is_stage, target_named
@@ -15,12 +16,13 @@ from ...core.kinds import Precision
 from ...core.manifest import Manifest
 from ...core.records import Artifact
 from ...core.signature import Signature
-from ...core.target_extensions import SelfTuned
+from ...core.target_extensions import Deployable
 from ..order import Source
 from .benchmark_records import EAGER_ROW
 
 COMPILED_ROW = "torch.compile"
 MODES = ("default", "reduce-overhead", "max-autotune")
+SETTINGS = ("fullgraph", "dynamic")  # of torch.compile, that a mode may be combined with
 PASSED, REJECTED, UNJUDGED = "passed", "rejected", "not judged"
 
 
@@ -28,9 +30,9 @@ PASSED, REJECTED, UNJUDGED = "passed", "rejected", "not judged"
 class RowSpec:
     """One row: what is opened, and how.
 
-    `file` is the model's in the folder; empty for eager, with a `mode` of torch.compile or without.
-    `tuned` opens a file as the runtime's defaults do, where they compute in less precision than the
-    judge.
+    `file` is the model's in the folder, and empty for eager. `variant` is a deployment of the
+    file's target (`Deployable`), or how torch.compile compiles the module, as
+    `max-autotune+dynamic`.
     """
 
     name: str
@@ -38,8 +40,7 @@ class RowSpec:
     precision: str = str(Precision.FP32)
     file: str = ""
     target: str = ""
-    mode: str = ""
-    tuned: bool = False
+    variant: str = ""
     verdict: str = UNJUDGED
     sqnr: float | None = None
     exact: bool = False
@@ -64,7 +65,7 @@ class BenchmarkOptions:
 
     `sizes` are those of each dim to sweep; a dim that is left out has its opt size. `seconds` are
     measured for each row at each point. `only` selects rows by name, with patterns as in a shell.
-    `compile_modes` are those of torch.compile. A row that does not answer for `timeout` seconds
+    `compiled` are variants of torch.compile, as `max-autotune+dynamic`. A row that does not answer for `timeout` seconds
     fails.
     """
 
@@ -74,7 +75,7 @@ class BenchmarkOptions:
     threads: int | None = None
     device: str = "cpu"
     only: tuple[str, ...] = ()
-    compile_modes: tuple[str, ...] = ("default",)
+    compiled: tuple[str, ...] = ("default",)
     rejected: bool = False
     strict: bool = False
     timeout: float | None = None
@@ -134,9 +135,9 @@ def plan_rows(
         UsageError: a pattern of `--row` fits no row.
     """
     rows = [RowSpec(name=EAGER_ROW, runtime="torch", verdict="reference")]
-    for mode in options.compile_modes:
-        title = COMPILED_ROW if mode == "default" else f"{COMPILED_ROW}:{mode}"
-        rows.append(RowSpec(name=title, runtime="torch", mode=mode))
+    for variant in options.compiled:
+        title = COMPILED_ROW if variant == "default" else f"{COMPILED_ROW}:{variant}"
+        rows.append(RowSpec(name=title, runtime="torch", variant=variant))
     skipped: dict[str, str] = {}
     for artifact in manifest.artifacts:
         target = target_named(artifact.target, targets)
@@ -144,7 +145,7 @@ def plan_rows(
         if reason:
             skipped[artifact.name] = reason
         else:
-            rows.extend(_rows_of(artifact, target, manifest))
+            rows.extend(_rows_of(artifact, target, manifest, options.device))
     skipped |= {one.step: "it is pending on another host" for one in manifest.pending}
     if not options.only:
         return tuple(rows), skipped
@@ -168,7 +169,9 @@ def _describe_skip(
     return ""
 
 
-def _rows_of(artifact: Artifact, target: Target, manifest: Manifest) -> Iterator[RowSpec]:
+def _rows_of(
+    artifact: Artifact, target: Target, manifest: Manifest, device: str
+) -> Iterator[RowSpec]:
     verdict = manifest.verdict_of(artifact.name)
     accuracy = None if artifact.accuracy is None else artifact.accuracy.artifact
     row = RowSpec(
@@ -184,13 +187,37 @@ def _rows_of(artifact: Artifact, target: Target, manifest: Manifest) -> Iterator
         size=artifact.size,
     )
     yield row
-    if isinstance(target, SelfTuned) and artifact.target == "openvino":
-        yield _make_default_row(row)
+    if isinstance(target, Deployable):
+        for name in target.list_deployments(device):
+            yield replace(
+                row, name=f"{row.name}:{name}", variant=name, verdict=UNJUDGED, sqnr=None,
+                exact=False,
+            )  # fmt: skip
 
 
-def _make_default_row(row: RowSpec) -> RowSpec:
-    name = f"{row.name}:default"
-    return replace(row, name=name, tuned=True, verdict=UNJUDGED, sqnr=None, exact=False)
+def compile_settings(variant: str) -> dict[str, Any]:
+    """Return the keyword arguments of torch.compile for a variant, as `max-autotune+dynamic`.
+
+    Raises:
+        UsageError: a part of it is unknown, or there are two modes.
+    """
+    parts = variant.split("+")
+    modes = [part for part in parts if part not in SETTINGS]
+    for part in modes:
+        if part not in MODES:
+            raise UsageError(
+                f"unknown mode of torch.compile: {part!r}",
+                hint=f"the modes are {', '.join(MODES)}, with +{' and +'.join(SETTINGS)}; or none",
+                option="compile", code=ErrorCode.UNKNOWN_NAME,
+            )  # fmt: skip
+    if len(modes) > 1:
+        raise UsageError(
+            f"{variant} has several modes of torch.compile",
+            hint=f"separate them by a comma: {','.join(modes)}",
+            option="compile", code=ErrorCode.INVALID_VALUE,
+        )  # fmt: skip
+    mode = modes[0] if modes and modes[0] != "default" else None
+    return {"mode": mode, **{part: True for part in parts if part in SETTINGS}}
 
 
 _RUNTIMES: Mapping[str, str] = {

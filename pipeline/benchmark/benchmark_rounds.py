@@ -17,16 +17,16 @@ from ...core.children.child_call import ChildCall, ParentConnection, run_in_chil
 from ...core.children.limits import LimitExceeded
 from ...core.children.messages import Returned, StoppedByError
 from ...core.children.processes import OutputLog, ProcessEnd
+from ...core.errors import ErrorCode
 from ..run_progress import Progress
 from .benchmark_machine import LoadWatch
 from .benchmark_plan import BenchmarkPoint
+from .row_models import RowRequest
 from .row_server import (
     MESSAGES,
-    SAME_AS_JUDGED,
     PointWarm,
     RowClosed,
     RowOpened,
-    RowRequest,
     TurnTimes,
     serve_row,
 )
@@ -43,19 +43,29 @@ Serve: TypeAlias = Callable[[RowRequest, ParentConnection], RowClosed]
 
 
 class RowFailureError(Exception):
-    """A row's child reported an error, or died; the message says which."""
+    """A row's child reported an error, or died; the message says which.
+
+    `absent`: the row does not exist on this host.
+    """
+
+    def __init__(self, message: str, *, absent: bool = False) -> None:
+        super().__init__(message)
+        self.absent = absent
 
 
 @dataclass(kw_only=True)
 class MeasuredRow:
-    """What was measured of one row; `turns` are the milliseconds of each point's rounds."""
+    """What was measured of one row; `turns` are the milliseconds of each point's rounds.
+
+    `absent` is why there is no such row on this host, `failure` why it could not be measured.
+    """
 
     opened: RowOpened | None = None
     warm: dict[int, PointWarm] = field(default_factory=dict)
     turns: dict[int, list[tuple[float, ...]]] = field(default_factory=dict)
     memory: int = 0
     failure: str = ""
-    redundant: bool = False
+    absent: str = ""
 
 
 class RowChild:
@@ -115,7 +125,8 @@ class RowChild:
             return found
         if isinstance(found, Returned) and isinstance(found.value, kind):
             return found.value
-        raise RowFailureError(_describe_end(found, self._log))
+        absent = isinstance(found, StoppedByError) and found.code is ErrorCode.NO_EFFECT
+        raise RowFailureError(_describe_end(found, self._log), absent=absent)
 
     def close(self) -> int:
         """End the orders; return the peak memory of the child, 0 if it had died before."""
@@ -218,7 +229,7 @@ class _BenchmarkRun:
                 clock.detail = _describe_warm(row)
             except RowFailureError as error:
                 self._fail(name, error)
-                clock.detail, clock.passed = row.failure, row.redundant
+                clock.detail, clock.passed = str(error), error.absent
 
     def measure(self, index: int, point: BenchmarkPoint, seconds: float) -> None:
         """Measure all rows at one point."""
@@ -253,7 +264,7 @@ class _BenchmarkRun:
 
     def _fail(self, name: str, error: RowFailureError) -> None:
         row = self.rows[name]
-        row.failure, row.redundant = str(error), SAME_AS_JUDGED in str(error)
+        row.absent, row.failure = ("", str(error)) if not error.absent else (str(error), "")
         self.children.pop(name).kill()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from .benchmark_plan import BenchmarkPoint
 from .benchmark_records import BenchmarkRow, Interval, RowTimes, SpeedChange
 
 if TYPE_CHECKING:
@@ -52,22 +53,29 @@ def differ(interval: Interval) -> bool:
 
 def summarize_point(
     rounds: Mapping[str, Sequence[Sequence[float]]],
-    sizes: Mapping[str, int],
-    samples: int,
+    point: BenchmarkPoint,
+    in_flight: Mapping[str, int],
     baseline: str,
 ) -> dict[str, RowTimes]:
     """Return the times of each row at one point.
 
     Args:
         rounds: by row, the milliseconds of the runs of each round.
-        sizes: of the point.
-        samples: in one run, for the throughput.
+        point: where they were measured.
+        in_flight: the number of requests that run at a time, of the rows with several.
         baseline: the row that speed-ups are of.
+
+    Ratios are of the time for one sample: a row with two requests in flight has half the time of
+    each.
     """
     import numpy as np
 
     by_round = {
         name: [float(np.median(runs)) for runs in turns] for name, turns in rounds.items() if turns
+    }
+    each = {
+        name: [value / in_flight.get(name, 1) for value in values]
+        for name, values in by_round.items()
     }
     found: dict[str, RowTimes] = {}
     for name, values in by_round.items():
@@ -75,21 +83,21 @@ def summarize_point(
         runs = np.concatenate([np.asarray(one) for one in rounds[name]])
         speedup: tuple[float, Interval] | None = None
         if baseline in by_round and name != baseline:
-            speedup = ratio_interval(by_round[baseline], values)
+            speedup = ratio_interval(each[baseline], each[name])
         found[name] = RowTimes(
-            sizes=sizes,
+            sizes=point.sizes,
             median=median,
             interval=interval,
             p90=float(np.quantile(runs, 0.9)),
-            throughput=1e3 * samples / median,
+            throughput=1e3 * point.samples * in_flight.get(name, 1) / median,
             runs=int(runs.size),
             rounds=len(values),
             speedup=None if speedup is None else speedup[0],
             speedup_interval=None if speedup is None else speedup[1],
             equals=tuple(
                 other
-                for other, theirs in by_round.items()
-                if other != name and not differ(ratio_interval(theirs, values)[1])
+                for other, theirs in each.items()
+                if other != name and not differ(ratio_interval(theirs, each[name])[1])
             ),
         )
     return found

@@ -11,31 +11,18 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
 from ...checkpoints.sample_inputs import read_samples
 from ...checkpoints.user_code import register_folders
-from ...converters.registry import target_named
 from ...core.children.child_call import ParentConnection
-from ...core.contract import Deferred, Feed, Native
-from ...core.errors import RunnerError
-from ...core.events import ignore_events
+from ...core.contract import Feed
 from ...core.nested_values import is_loader_spec
-from ...core.process import thread_limit
-from ...core.signature import Signature
-from ...core.target_extensions import Preparing, SelfTuned
 from ...validators.feeds import FeedDrawer
-from ..order import Source
-from ..run_progress import Progress
-from .benchmark_plan import BenchmarkPoint, RowSpec
-
-if TYPE_CHECKING:
-    from ...core.contract import Runner
+from .row_models import Agreement, Call, RowRequest, open_row
 
 TimedCall: TypeAlias = Callable[[], float]  # returns milliseconds
 _IDLE_WINDOW, _MAX_IDLE_WAIT = 0.02, 0.5  # seconds
@@ -108,14 +95,10 @@ def serve_row(
     with open_row(request) as opened:
         load = time.perf_counter() - began
         feeds = _draw_feeds(request)
-        calls = [
-            partial(_time_run, change(opened.prepare(feed)), opened.rounds) for feed in feeds
-        ]
+        calls = [partial(_time_run, change(opened.prepare(feed)), opened.rounds) for feed in feeds]
         first = calls[0]() * opened.rounds / 1e3
         parent.send(
-            RowOpened(
-                load=load, first=first, threads=opened.threads, in_flight=opened.in_flight
-            )
+            RowOpened(load=load, first=first, threads=opened.threads, in_flight=opened.in_flight)
         )
         gc.collect()
         gc.freeze()

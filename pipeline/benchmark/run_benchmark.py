@@ -29,7 +29,7 @@ from .benchmark_plan import BenchmarkOptions, BenchmarkPoint, RowSpec, plan_poin
 from .benchmark_records import EAGER_ROW, SCHEMA_VERSION, BenchmarkReport, BenchmarkRow, RowTimes
 from .benchmark_rounds import MeasuredRow, measure_rows
 from .benchmark_statistics import summarize_point
-from .row_server import RowRequest
+from .row_models import RowRequest
 
 
 def benchmark_folder(
@@ -86,7 +86,7 @@ def benchmark_folder(
             progress=progress, timeout=options.timeout,
         )  # fmt: skip
     rows = _summarize(specs, measured, points)
-    redundant = {row.name for row in specs if measured[row.name].redundant}
+    absent = {name: row.absent for name, row in measured.items() if row.absent}
     report = BenchmarkReport(
         schema_version=SCHEMA_VERSION,
         modelc=__version__,
@@ -97,9 +97,9 @@ def benchmark_folder(
         threads=threads,
         seconds=options.seconds,
         machine=describe_machine(watch, before),
-        rows=tuple(row for row in rows if row.name not in redundant),
+        rows=tuple(row for row in rows if row.name not in absent),
         elapsed=round(time.perf_counter() - began, 1),
-        skipped={**skipped, **{name: fault for name, fault in changed.items() if fault}},
+        skipped={**skipped, **absent, **{name: fault for name, fault in changed.items() if fault}},
     )
     return _check_load(report, strict=options.strict)
 
@@ -125,7 +125,10 @@ def _summarize(
             for name, row in measured.items()
             if not row.failure and index in row.turns
         }
-        for name, one in summarize_point(complete, point.sizes, point.samples, EAGER_ROW).items():
+        several = {
+            name: row.opened.in_flight for name, row in measured.items() if row.opened is not None
+        }
+        for name, one in summarize_point(complete, point, several, EAGER_ROW).items():
             times[name].append(one)
     return tuple(_make_row(row, measured[row.name], times[row.name]) for row in specs)
 
@@ -147,6 +150,7 @@ def _make_row(spec: RowSpec, found: MeasuredRow, times: Sequence[RowTimes]) -> B
         memory=found.memory,
         size=spec.size,
         threads=None if found.opened is None else found.opened.threads or None,
+        in_flight=1 if found.opened is None else found.opened.in_flight,
         failure=found.failure,
     )
 

@@ -6,7 +6,8 @@ import os
 import signal
 
 from modelc.core.children.child_call import ParentConnection
-from modelc.pipeline.benchmark.row_server import Call, RowClosed, RowRequest, serve_row
+from modelc.pipeline.benchmark.row_models import Call, RowRequest
+from modelc.pipeline.benchmark.row_server import RowClosed, serve_row
 
 
 def crash(request: RowRequest, parent: ParentConnection) -> RowClosed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from modelc.pipeline.benchmark.benchmark_plan import BenchmarkPoint
 from modelc.pipeline.benchmark.benchmark_records import BenchmarkRow, Interval, RowTimes
 from modelc.pipeline.benchmark.benchmark_statistics import (
     compare_speedups,
@@ -15,6 +16,7 @@ from modelc.pipeline.benchmark.benchmark_statistics import (
 )
 
 ROUNDS, RUNS = 25, 4
+POINT = BenchmarkPoint(sizes={}, samples=8)
 
 
 def turns(seed: int, *, factor: float = 1.0, weather: int = 99) -> list[tuple[float, ...]]:
@@ -36,7 +38,7 @@ def test_equal_rows_are_no_difference_and_a_fifth_is(seed: int) -> None:
         "eager": turns(3 * seed), "same": turns(3 * seed + 1),
         "slow": turns(3 * seed + 2, factor=1.2),
     }  # fmt: skip
-    found = summarize_point(rows, {"batch": 4}, 4, "eager")
+    found = summarize_point(rows, BenchmarkPoint(sizes={"batch": 4}, samples=4), {}, "eager")
     assert found["same"].equals == ("eager",)
     assert found["eager"].equals == ("same",)
     assert found["slow"].equals == ()
@@ -65,11 +67,20 @@ def test_a_difference_is_beyond_the_noise_with_all_of_its_interval(
 
 
 def test_the_figures_of_a_row() -> None:
-    found = summarize_point({"onnx": [(2.0, 4.0), (4.0,), (4.0, 10.0)]}, {}, 8, "eager")["onnx"]
+    rounds = {"onnx": [(2.0, 4.0), (4.0,), (4.0, 10.0)]}
+    found = summarize_point(rounds, POINT, {}, "eager")["onnx"]
     assert found.median == 4.0
     assert found.throughput == 8 / 4.0e-3
     assert (found.runs, found.rounds, found.speedup) == (5, 3, None)
     assert 4.0 < found.p90 < 10.0
+
+
+def test_requests_in_flight_count_as_samples_of_their_time() -> None:
+    rounds = {"eager": [(4.0,), (4.0,)], "several": [(6.0,), (6.0,)]}
+    several = summarize_point(rounds, POINT, {"several": 3}, "eager")["several"]
+    assert several.median == 6.0  # of each request, among the others
+    assert several.throughput == 3 * 8 / 6.0e-3
+    assert several.speedup == pytest.approx(2.0)
 
 
 def rows(speedup: float, *, width: float = 0.02, batch: int = 1) -> list[BenchmarkRow]:

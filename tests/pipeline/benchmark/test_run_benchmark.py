@@ -16,14 +16,14 @@ from modelc.core.events import Event, ignore_events
 from modelc.pipeline.benchmark.benchmark_machine import LoadWatch
 from modelc.pipeline.benchmark.benchmark_plan import BenchmarkOptions, BenchmarkPoint, RowSpec
 from modelc.pipeline.benchmark.benchmark_rounds import MIN_ROUNDS, measure_rows
-from modelc.pipeline.benchmark.row_server import Call, RowRequest
+from modelc.pipeline.benchmark.row_models import Call, RowRequest
 from modelc.pipeline.benchmark.run_benchmark import benchmark_folder
 from modelc.pipeline.order import Source
 from modelc.pipeline.recorded_run import load_manifest
 from modelc.pipeline.run_progress import Progress
 from modelc.tests.pipeline.benchmark.row_crash import crash
 
-QUICK = BenchmarkOptions(seconds=0.1, threads=1, compile_modes=())
+QUICK = BenchmarkOptions(seconds=0.1, threads=1, compiled=())
 
 
 @pytest.fixture(scope="module")
