@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 from .chart_parts import (
     LEFT_MARGIN,
@@ -166,7 +167,8 @@ def _draw_quality(
     inner += _draw_front([places[name] for name in front if name in places])
     inner += _draw_quality_marks(marks, places, across)
     room = ChartBox(left=LEFT_MARGIN, top=top, right=right, bottom=bottom)
-    inner += _draw_labels(marks, front, places, room)
+    taken = _taken_boxes(marks, front, places, across)
+    inner += _draw_labels(marks, front, places, room, taken)
     text = f"{len(marks)} rows; " + ("on the front: " + ", ".join(front) if front else "no front")
     return wrap_chart(inner, (width, bottom + 2 * LINE + 6), f"Latency against {quality}", text)
 
@@ -191,11 +193,31 @@ def _draw_quality_marks(
     return drawn
 
 
+def _taken_boxes(
+    marks: Sequence[QualityMark],
+    front: Sequence[str],
+    places: dict[str, tuple[float, float]],
+    across: ChartAxis,
+) -> list[ChartBox]:
+    """Return what names must not cover: marks, whiskers, and the line of the front."""
+    taken = []
+    for mark in marks:
+        x, y = places[mark.name]
+        taken.append(ChartBox(left=x - 7, top=y - 7, right=x + 7, bottom=y + 7))
+        left, right = across.place(mark.low), across.place(mark.high)
+        taken.append(ChartBox(left=left, top=y - 4, right=right, bottom=y + 4))
+    for (x1, y1), (x2, y2) in pairwise(places[name] for name in front):
+        taken.append(ChartBox(left=x1, top=y1 - 1, right=x2, bottom=y1 + 1))
+        taken.append(ChartBox(left=x2 - 1, top=min(y1, y2), right=x2 + 1, bottom=max(y1, y2)))
+    return taken
+
+
 def _draw_labels(
     marks: Sequence[QualityMark],
     front: Sequence[str],
     places: dict[str, tuple[float, float]],
     room: ChartBox,
+    taken: Sequence[ChartBox],
 ) -> list[Markup]:
     """Name the marks, those of the front first; a line leads to a name that is not beside."""
     most = min(240.0, (room.right - room.left) * 0.6)
@@ -205,7 +227,6 @@ def _draw_labels(
                               y=places[mark.name][1])
         for mark in ordered
     }  # fmt: skip
-    taken = [ChartBox(left=x - 7, top=y - 7, right=x + 7, bottom=y + 7) for x, y in places.values()]
     boxes = place_labels(list(labels.values()), room, taken)
     drawn: list[Markup] = []
     for name, label in labels.items():
