@@ -5,7 +5,6 @@ Each chart is drawn for wide and for narrow pages; the style sheet shows the one
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,6 +24,7 @@ from .chart_parts import (
     draw_x_axis,
     draw_y_axis,
     is_spread,
+    lead_to,
     make_axis,
     place_labels,
     shorten,
@@ -34,7 +34,7 @@ from .chart_parts import (
 from .markup import Markup, join, tag
 
 WIDE, NARROW = 840.0, 360.0  # px
-_PLOT = 250.0  # px, the height of a plot
+_PLOT = 270.0  # px, the height of a plot
 _RIGHT = 12.0
 _COLORS = 6  # and the marks of MARKS, so that 42 curves differ
 _DASHES = 4
@@ -156,7 +156,7 @@ def _draw_quality(
         inner += [tag("rect", x=LEFT_MARGIN, y=top, width=right - LEFT_MARGIN, height=band,
                       class_="band"),
                   draw_text("exact", LEFT_MARGIN - 6, top + 17, "tick end")]  # fmt: skip
-    inner.append(draw_x_axis(across, across.ticks(int(width / 90)), top, bottom))
+    inner.append(draw_x_axis(across, across.ticks(int(width / 60)), top, bottom))
     if values:
         upward = make_axis(values, bottom, top + band, log=False)
         inner.append(draw_y_axis(upward, upward.ticks(6), right))
@@ -224,7 +224,7 @@ def _draw_labels(
     ordered = sorted(marks, key=lambda m: (m.name not in front, m.ms))
     labels = {
         mark.name: ChartLabel(text=shorten(mark.name, most), x=places[mark.name][0],
-                              y=places[mark.name][1])
+                              y=places[mark.name][1], is_bold=mark.name in front)
         for mark in ordered
     }  # fmt: skip
     boxes = place_labels(list(labels.values()), room, taken)
@@ -233,8 +233,8 @@ def _draw_labels(
         box = boxes.get(label)
         if box is None:
             continue
-        near = max(box.left, min(label.x, box.right)), max(box.top, min(label.y, box.bottom))
-        if math.dist(near, (label.x, label.y)) > LINE:
+        near = lead_to(label, box)
+        if near is not None:
             drawn.append(draw_line((label.x, label.y), near, "leader"))
         kind = "named" if name in front else "other"
         drawn.append(draw_text(label.text, box.left, box.bottom - 3, kind))
@@ -250,9 +250,11 @@ def _draw_speedups(bars: Sequence[SpeedupBar], baseline: str, width: float) -> M
     is_wide = width > NARROW
     texts = [f"{bar.value:.2f} ({bar.low:.2f} to {bar.high:.2f})" for bar in bars]
     end = max(map(text_width, texts))
-    left = min(230.0, max(text_width(bar.name) for bar in bars)) + 12 if is_wide else 6.0
+    left = (
+        min(260.0, max(text_width(_bar_name(bar, WIDE)) for bar in bars)) + 12 if is_wide else 6.0
+    )
     right = width - end - 12 if is_wide else width - 6
-    height = LINE * 1.6 if is_wide else LINE * 2.2
+    height = LINE * 1.6 if is_wide else LINE * 2.3
     ends = [1.0, *(value for bar in bars for value in (bar.value, bar.low, bar.high))]
     across = make_axis(ends, left, right, log=True)
     top, bottom = 6.0, 6.0 + height * len(bars) + 6
@@ -260,19 +262,26 @@ def _draw_speedups(bars: Sequence[SpeedupBar], baseline: str, width: float) -> M
     for index, (bar, text) in enumerate(zip(bars, texts, strict=True)):
         line = top + height * (index + 1) - 8
         if is_wide:
-            inner.append(draw_text(shorten(bar.name, left - 12), left - 8, line, "end"))
+            inner.append(draw_text(_bar_name(bar, left - 12), left - 8, line, "end halo"))
+            inner.append(draw_text(text, width - 6, line, "quiet end"))
         else:
-            short = shorten(bar.name, width - end - 20)
-            inner.append(draw_text(short, 6, line - LINE + 1))
-        at = line - 4 if is_wide else line + 2
-        inner.append(draw_text(text, width - 6, line if is_wide else line - LINE + 1, "quiet end"))
-        inner += _draw_bar(bar, across, at)
+            inner.append(draw_text(_bar_name(bar, width - end - 20), 6, line - 9, "halo"))
+            inner.append(draw_text(text, width - 6, line - 9, "quiet end halo"))
+        inner += _draw_bar(bar, across, line - 4 if is_wide else line + 3)
     one = across.place(1.0)
     inner.append(draw_line((one, top), (one, bottom), "one"))
     inner.append(draw_text(f"times as fast as {baseline}", right, bottom + 2 * LINE, "axis end"))
     text = "; ".join(f"{bar.name}: {value}" for bar, value in zip(bars, texts, strict=True))
     size = (width, bottom + 2 * LINE + 6)
     return wrap_chart(inner, size, f"Speed-up over {baseline} with 99 % intervals", text)
+
+
+def _bar_name(bar: SpeedupBar, width: float) -> str:
+    """Return the name with what else is to be known of the row, of at most `width` px."""
+    remark = _KIND_TEXTS[bar.kind] if bar.kind is not MarkKind.PASSED else ""
+    remark = "no difference" if bar.is_equal else remark
+    end = f" · {remark}" if remark else ""
+    return f"{shorten(bar.name, width - text_width(end))}{end}"
 
 
 def _draw_bar(bar: SpeedupBar, across: ChartAxis, y: float) -> list[Markup]:

@@ -17,6 +17,7 @@ LOG_SPREAD = 5.0  # an axis whose values differ by more is logarithmic
 _WIDE = 0.64  # of a letter, in the widest of the usual fonts; narrow and broad ones below
 _BROAD = 0.86
 _NARROW = 0.36
+_BOLD = 1.14
 _EDGE = 0.06  # of an axis is free at each end
 _MIN_TICKS = 3
 
@@ -71,8 +72,9 @@ class ChartAxis:
         """Return round values on the axis, about `most`."""
         if self.log:
             found = [value for value in _log_values(self.low) if self.low <= value <= self.high]
-            if len(found) > most:
-                found = [value for value in found if f"{value:e}".startswith("1.0")]
+            decades = [value for value in found if f"{value:e}".startswith("1.0")]
+            if len(found) > most and len(decades) >= _MIN_TICKS:
+                found = decades
             if len(found) >= _MIN_TICKS:
                 return found[:: math.ceil(len(found) / most)]
         step = _round_up((self.high - self.low) / most)
@@ -91,6 +93,14 @@ def _round_up(step: float) -> float:
     """Return the next 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= step * 0.999)
+
+
+def tick_text(value: float) -> str:
+    """Format a value of an axis in at most six characters."""
+    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= 10 * factor:
+            return f"{value / factor:g}{unit}"
+    return f"{value:g}"
 
 
 def make_axis(values: Iterable[float], start: float, end: float, *, log: bool) -> ChartAxis:
@@ -185,7 +195,7 @@ def draw_x_axis(axis: ChartAxis, values: Sequence[float], top: float, bottom: fl
     drawn: list[Markup] = []
     last = -math.inf
     for value in values:
-        x, text = axis.place(value), f"{value:g}"
+        x, text = axis.place(value), tick_text(value)
         half = text_width(text) / 2
         drawn.append(draw_line((x, top), (x, bottom), "rule"))
         if x - half > last + 4:
@@ -202,7 +212,7 @@ def draw_y_axis(axis: ChartAxis, values: Sequence[float], right: float, unit: st
         y = axis.place(value)
         drawn.append(draw_line((left, y), (right, y), "rule"))
         if y < last - LINE:
-            drawn.append(draw_text(f"{value:g}{unit}", left - 6, y + 4, "tick end"))
+            drawn.append(draw_text(f"{tick_text(value)}{unit}", left - 6, y + 4, "tick end"))
             last = y
     return join(drawn)
 
@@ -221,6 +231,12 @@ class ChartLabel:
     text: str
     x: float
     y: float
+    is_bold: bool = False
+
+    @property
+    def width(self) -> float:
+        """A width in px that the text does not exceed."""
+        return text_width(self.text) * (_BOLD if self.is_bold else 1.0)
 
 
 def place_labels(
@@ -228,19 +244,43 @@ def place_labels(
 ) -> dict[ChartLabel, ChartBox]:
     """Return a box for each label near its place, the first labels first.
 
-    No box overlaps another one or one of `taken`. A label that fits nowhere has no box.
+    No box overlaps another one or one of `taken`, or the line that leads to another label. A label
+    that fits nowhere has no box.
     """
     full = list(taken)
     found: dict[ChartLabel, ChartBox] = {}
     for label in labels:
-        width = text_width(label.text)
+        width = label.width
         for x, y in _label_places(label, width, room):
             box = ChartBox(left=x, top=y - 12, right=x + width, bottom=y + 3)
-            if room.holds(box) and not any(box.overlaps(other) for other in full):
-                found[label] = box
-                full.append(box)
-                break
+            if not room.holds(box) or any(box.overlaps(other) for other in full):
+                continue
+            steps = list(_leader_steps(label, box))
+            if any(step.overlaps(other) for step in steps for other in found.values()):
+                continue
+            found[label] = box
+            wide = ChartBox(left=x - 4, top=box.top, right=box.right + 4, bottom=box.bottom)
+            full += [wide, *steps]
+            break
     return found
+
+
+def lead_to(label: ChartLabel, box: ChartBox) -> tuple[float, float] | None:
+    """Return where a line from the label's place meets its box; None if it stands beside it."""
+    near = max(box.left, min(label.x, box.right)), max(box.top, min(label.y, box.bottom))
+    return near if math.dist(near, (label.x, label.y)) > LINE else None
+
+
+def _leader_steps(label: ChartLabel, box: ChartBox) -> Iterator[ChartBox]:
+    """Yield small boxes along the line to a label."""
+    end = lead_to(label, box)
+    if end is None:
+        return
+    count = math.ceil(math.dist(end, (label.x, label.y)) / 3)
+    for index in range(count):
+        x = label.x + (end[0] - label.x) * index / count
+        y = label.y + (end[1] - label.y) * index / count
+        yield ChartBox(left=x - 1, top=y - 1, right=x + 1, bottom=y + 1)
 
 
 def _label_places(label: ChartLabel, width: float, room: ChartBox) -> Iterator[tuple[float, float]]:
