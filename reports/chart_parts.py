@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from .markup import Child, Markup, join, tag
 from .text_format import escape_control, one_line
@@ -166,7 +166,7 @@ def draw_mark(shape: str, x: float, y: float, *children: Child, class_: str = ""
         path = f"M{x - 4:.1f} {y - 4:.1f}l8 8M{x - 4:.1f} {y + 4:.1f}l8 -8"
     else:
         path = f"M{x - radius:.1f} {y:.1f}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z"
-    return tag("path", *children, d=path, class_=f"mark {shape} {class_}".strip())
+    return tag("path", *children, d=path, class_=f"spot {shape} {class_}".strip())
 
 
 def draw_text(text: str, x: float, y: float, class_: str = "") -> Markup:
@@ -244,25 +244,35 @@ def place_labels(
 ) -> dict[ChartLabel, ChartBox]:
     """Return a box for each label near its place, the first labels first.
 
-    No box overlaps another one or one of `taken`, or the line that leads to another label. A label
-    that fits nowhere has no box.
+    No box overlaps another one or one of `taken`, or the line that leads to another label. A bold
+    label may lie on `taken` if it fits nowhere else; another one has no box then.
     """
     full = list(taken)
     found: dict[ChartLabel, ChartBox] = {}
     for label in labels:
-        width = label.width
-        for x, y in _label_places(label, width, room):
-            box = ChartBox(left=x, top=y - 12, right=x + width, bottom=y + 3)
-            if not room.holds(box) or any(box.overlaps(other) for other in full):
-                continue
-            steps = list(_leader_steps(label, box))
-            if any(step.overlaps(other) for step in steps for other in found.values()):
-                continue
+        box = _find_box(label, room, full, found.values())
+        if box is None and label.is_bold:
+            box = _find_box(label, room, list(found.values()), ())
+        if box is not None:
             found[label] = box
-            wide = ChartBox(left=x - 4, top=box.top, right=box.right + 4, bottom=box.bottom)
-            full += [wide, *steps]
-            break
+            full += [replace(box, left=box.left - 4, right=box.right + 4)]
+            full += _leader_steps(label, box)
     return found
+
+
+def _find_box(
+    label: ChartLabel, room: ChartBox, taken: Sequence[ChartBox], uncrossed: Collection[ChartBox]
+) -> ChartBox | None:
+    """Return the nearest free box, whose line to the label's place crosses no `uncrossed` box."""
+    width = label.width
+    for x, y in _label_places(label, width, room):
+        box = ChartBox(left=x, top=y - 12, right=x + width, bottom=y + 3)
+        if not room.holds(box) or any(box.overlaps(other) for other in taken):
+            continue
+        steps = list(_leader_steps(label, box))
+        if not any(step.overlaps(other) for step in steps for other in uncrossed):
+            return box
+    return None
 
 
 def lead_to(label: ChartLabel, box: ChartBox) -> tuple[float, float] | None:
