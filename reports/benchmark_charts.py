@@ -167,7 +167,7 @@ def _draw_quality(
     inner += _draw_front([places[name] for name in front if name in places])
     inner += _draw_quality_marks(marks, places, across)
     room = ChartBox(left=LEFT_MARGIN, top=top, right=right, bottom=bottom)
-    taken = _taken_boxes(marks, front, places, across)
+    taken = _boxes_to_avoid(marks, front, places, across)
     inner += _draw_labels(marks, front, places, room, taken)
     text = f"{len(marks)} rows; " + ("on the front: " + ", ".join(front) if front else "no front")
     return wrap_chart(inner, (width, bottom + 2 * LINE + 6), f"Latency against {quality}", text)
@@ -193,7 +193,7 @@ def _draw_quality_marks(
     return drawn
 
 
-def _taken_boxes(
+def _boxes_to_avoid(
     marks: Sequence[QualityMark],
     front: Sequence[str],
     places: dict[str, tuple[float, float]],
@@ -258,7 +258,9 @@ def _draw_speedups(bars: Sequence[SpeedupBar], baseline: str, width: float) -> M
     ends = [1.0, *(value for bar in bars for value in (bar.value, bar.low, bar.high))]
     across = make_axis(ends, left, right, log=True)
     top, bottom = 6.0, 6.0 + height * len(bars) + 6
+    one = across.place(1.0)
     inner = [draw_x_axis(across, across.ticks(6 if is_wide else 5), top, bottom)]
+    inner.append(draw_line((one, top), (one, bottom), "one"))
     for index, (bar, text) in enumerate(zip(bars, texts, strict=True)):
         line = top + height * (index + 1) - 8
         if is_wide:
@@ -268,8 +270,6 @@ def _draw_speedups(bars: Sequence[SpeedupBar], baseline: str, width: float) -> M
             inner.append(draw_text(_bar_name(bar, width - end - 20), 6, line - 9, "halo"))
             inner.append(draw_text(text, width - 6, line - 9, "quiet end halo"))
         inner += _draw_bar(bar, across, line - 4 if is_wide else line + 3)
-    one = across.place(1.0)
-    inner.append(draw_line((one, top), (one, bottom), "one"))
     inner.append(draw_text(f"times as fast as {baseline}", right, bottom + 2 * LINE, "axis end"))
     text = "; ".join(f"{bar.name}: {value}" for bar, value in zip(bars, texts, strict=True))
     size = (width, bottom + 2 * LINE + 6)

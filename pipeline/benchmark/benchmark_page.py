@@ -54,7 +54,7 @@ def render_benchmark_page(report: BenchmarkReport) -> str:
         (f"point-{index}", title, _point_section(found))
         for index, (title, found) in enumerate(shown)
     ]
-    varied = _varied_dims(points)
+    varied = _find_varied_dims(points)
     sections += [
         (f"dim-{index}", f"By {one_line(dim, 40)}", _dim_section(report, dim, dict(points[0])))
         for index, dim in enumerate(varied)
@@ -229,7 +229,7 @@ def _figure(title: str, chart: Markup, *below: Markup) -> Markup:
     return tag("figure", tag("h3", title), chart, *below, class_="card plotted")
 
 
-def _varied_dims(points: Sequence[tuple[tuple[str, int], ...]]) -> list[str]:
+def _find_varied_dims(points: Sequence[tuple[tuple[str, int], ...]]) -> list[str]:
     sizes: dict[str, set[int]] = {}
     for name, size in (pair for point in points for pair in point):
         sizes.setdefault(name, set()).add(size)

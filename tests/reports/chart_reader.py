@@ -10,12 +10,12 @@ from xml.etree import ElementTree as ET
 from modelc.reports.chart_parts import ChartBox
 
 # Widths of DejaVu Sans, the widest of the fonts that browsers take, in 1/1000 of the size.
-_WIDTHS = {
+_WIDTHS: dict[str, float] = {
     **dict.fromkeys("ijlI", 295), **dict.fromkeys(" .,:;|·", 337), "-": 361,
     **dict.fromkeys("ft/", 392), **dict.fromkeys("r()[]", 411), **dict.fromkeys("sczykvx", 592),
     **dict.fromkeys("w<>", 838), **dict.fromkeys("mM%…@W", 1000),
 }  # fmt: skip
-_SIZE = 12  # of texts, as in page.css
+_SIZE = 12.0  # of texts, as in page.css
 _BOLD = 1.12
 _CHART = re.compile(r"<svg.*?</svg>", re.DOTALL)
 

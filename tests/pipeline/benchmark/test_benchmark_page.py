@@ -204,8 +204,8 @@ def test_the_front_is_of_rows_that_passed() -> None:
 
 
 def test_accuracy_is_the_quality_where_it_was_measured() -> None:
-    assert charts_of(REPORTS["accuracy"], "Latency against SQNR") == []
-    (chart,) = charts_of(REPORTS["accuracy"], "Latency against accuracy")
+    (chart,) = charts_of(REPORTS["accuracy"], "Latency against")
+    assert chart.texts[0].text == "accuracy %"
     assert len(chart.paths("spot")) == len(ROWS)
 
 
@@ -217,8 +217,8 @@ def test_speedups_have_a_bar_each_and_equal_rows_an_outline() -> None:
 
 
 def test_curves_are_of_each_dim_that_varies() -> None:
-    assert charts_of(make_report(), "median ms by") == []
-    (one,) = charts_of(make_report(BATCH), "median ms by")
+    assert charts_of(make_report(), "median ms") == []
+    (one,) = charts_of(make_report(BATCH), "median ms")
     assert len(one.paths("curve")) == len(ROWS) + 1
     assert len(one.paths("spot")) == 2 * (len(ROWS) + 1)
     names = [
