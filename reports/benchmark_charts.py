@@ -130,7 +130,7 @@ def quality_chart(marks: Sequence[QualityMark], front: Sequence[str], quality: s
     keys = [_key(draw_mark(_SHAPES[kind], 8, 8, class_=kind), _KIND_TEXTS[kind]) for kind in kinds]
     if len(front) > 1:
         line = tag("path", d="M0 12H8V4H16", class_="front")
-        keys.append(_key(line, "no row is both faster and better"))
+        keys.append(_key(line, "Pareto front"))
     return join([drawn, tag("div", keys, class_="legend")])
 
 

@@ -110,7 +110,7 @@ def make_axis(values: Iterable[float], start: float, end: float, *, log: bool) -
     if log:
         room = max((high / low) ** _EDGE, 1.02)
         return ChartAxis(low=low / room, high=high * room, start=start, end=end, log=True)
-    room = max((high - low) * _EDGE, abs(high) * 0.01, 1e-9)
+    room = max((high - low) * _EDGE, abs(high) * 0.01) or 1.0
     return ChartAxis(low=low - room, high=high + room, start=start, end=end)
 
 

@@ -139,10 +139,10 @@ def _cells(row: BenchmarkRow, one: RowTimes) -> list[Child]:
     return [
         row.name,
         row.precision,
-        _with_interval(_number(one.median), one.interval),
+        _with_interval(one.median, one.interval),
         _number(one.p90),
         f"{one.throughput:,.1f}" if math.isfinite(one.throughput) else NO_VALUE,
-        "" if one.speedup is None else _with_interval(f"{_number(one.speedup)}x", speedup),
+        "" if one.speedup is None else _with_interval(one.speedup, speedup, "x"),
         _number(row.load, 1),
         _number(row.first),
         size_text(row.memory) if row.memory else "",
@@ -153,9 +153,11 @@ def _cells(row: BenchmarkRow, one: RowTimes) -> list[Child]:
     ]
 
 
-def _with_interval(text: str, interval: Interval | None) -> Markup:
-    below = None if interval is None else join([tag("br"), tag("small", _interval(interval))])
-    return tag("span", text, below)
+def _with_interval(value: float, interval: Interval | None, unit: str = "") -> Markup:
+    text = f"{_number(value)}{unit}" if math.isfinite(value) else NO_VALUE
+    if interval is None or not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        return tag("span", text)
+    return tag("span", text, tag("br"), tag("small", _interval(interval)))
 
 
 def _quality_figure(found: _Found) -> Markup | None:
@@ -165,7 +167,7 @@ def _quality_figure(found: _Found) -> Markup | None:
     drawn = [
         (row, one) for row, one in found if qualities[row.name] is not None and _is_finite(one)
     ]
-    left = [row.name for row, _ in found if row.name not in {one.name for one, _ in drawn}]
+    left = [row.name for row, _ in found if qualities[row.name] is None]
     quality, unit = ("accuracy %", " %") if by_accuracy else ("SQNR dB", " dB")
     if not any(_KINDS.get(row.verdict) is not MarkKind.REFERENCE for row, _ in drawn):
         return None
@@ -174,24 +176,30 @@ def _quality_figure(found: _Found) -> Markup | None:
         for row, one in drawn
         if row.verdict in (PASSED, _REFERENCE)
     })  # fmt: skip
-    marks = []
-    for row, one in drawn:
-        value = qualities[row.name]
-        known = None if value is None or math.isinf(value) else value
-        how_good = "exact" if known is None else f"{known:.1f}{unit}"
-        marks.append(QualityMark(
-            name=row.name, kind=_KINDS.get(row.verdict, MarkKind.UNJUDGED), ms=one.median,
-            low=one.interval.low, high=one.interval.high, value=known,
-            text=f"{_times_text(row, one)}, {how_good}, {row.verdict}",
-        ))  # fmt: skip
-    below = [
-        tag("p", f"The line joins rows that passed, and eager: {', '.join(front)}.", class_="quiet")
-    ] if len(front) > 1 else []  # fmt: skip
+    marks = [_quality_mark(row, one, qualities[row.name], unit) for row, one in drawn]
+    below = []
+    if front:
+        text = f"Pareto front of the rows that passed and eager: {', '.join(front)}."
+        below.append(tag("p", text, class_="quiet"))
     if left:
         what = "accuracy" if by_accuracy else "SQNR"
         below.append(tag("p", f"Without {what}: {', '.join(left)}.", class_="quiet"))
     chart = quality_chart(marks, front, quality)
     return _figure("Latency against quality", chart, *below)
+
+
+def _quality_mark(row: BenchmarkRow, one: RowTimes, value: float | None, unit: str) -> QualityMark:
+    known = None if value is None or math.isinf(value) else value
+    how_good = "exact" if known is None else f"{known:.1f}{unit}"
+    return QualityMark(
+        name=row.name,
+        text=f"{_times_text(row, one)}, {how_good}, {row.verdict}",
+        kind=_KINDS.get(row.verdict, MarkKind.UNJUDGED),
+        ms=one.median,
+        low=one.interval.low,
+        high=one.interval.high,
+        value=known,
+    )
 
 
 def _quality(row: BenchmarkRow, *, by_accuracy: bool) -> float | None:
