@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from ..pipeline.option_spec import Given, Panel, read_record
 from ..pipeline.option_table import JudgingOptions
 from .command_options import with_options
 from .run_options import file_move
+
+if TYPE_CHECKING:
+    from ..pipeline.benchmark.benchmark_records import BenchmarkReport
 
 _MAX_SECONDS = 3600.0
 
@@ -111,6 +114,13 @@ def benchmark(
             rich_help_panel=Panel.OUTPUT,
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Write a page with tables and charts.",
+            rich_help_panel=Panel.OUTPUT,
+        ),
+    ] = None,
     *,
     given: Given,
 ) -> None:  # fmt: skip
@@ -124,10 +134,9 @@ def benchmark(
     from ..pipeline.benchmark.benchmark_statistics import compare_speedups
     from ..pipeline.benchmark.run_benchmark import benchmark_folder, read_report
     from ..pipeline.manifest_file import encode_json
-    from ..pipeline.output_folder import translate_write_errors
     from ..projects.setting_values import parse_seconds
     from .console import Screen, show_json
-    from .render_benchmark import show_benchmark, write_csv
+    from .render_benchmark import show_benchmark
 
     call = read_record(CallOptions, given)
     options = BenchmarkOptions(
@@ -143,23 +152,43 @@ def benchmark(
         timeout=None if call.timeout is None else parse_seconds(call.timeout),
     )
     before = None if compare is None else read_report(compare)
-    if csv is not None and (csv.is_dir() or not csv.absolute().parent.is_dir()):
-        raise UsageError(
-            f"--csv {csv} is no file in a folder that exists", hint="name a file: rows.csv",
-            option="csv", code=ErrorCode.INVALID_VALUE,
-        )  # fmt: skip
+    _check_file("csv", csv, "rows.csv")
+    _check_file("html", html, "benchmark.html")
     with Screen(quiet=call.quiet) as screen:
         report = benchmark_folder(folder, options, file_move(given), screen)
     if before is not None:
         report = replace(report, compared=compare_speedups(before.rows, report.rows))
-    if csv is not None:
-        with translate_write_errors(csv.parent):
-            write_csv(report, csv)
+    _write_files(report, csv, html)
     if call.json:
         show_json(encode_json(report))
     else:
         show_benchmark(report)
     raise typer.Exit(report.exit_code)
+
+
+def _check_file(option: str, file: Path | None, example: str) -> None:
+    """Check before measuring that a file can be written."""
+    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+        raise UsageError(
+            f"--{option} {file} is no file in a folder that exists",
+            hint=f"name a file: {example}",
+            option=option,
+            code=ErrorCode.INVALID_VALUE,
+        )
+
+
+def _write_files(report: BenchmarkReport, csv: Path | None, html: Path | None) -> None:
+    from ..core.atomic_write import atomic_write
+    from ..pipeline.benchmark.benchmark_page import render_benchmark_page
+    from ..pipeline.output_folder import translate_write_errors
+    from .render_benchmark import write_csv
+
+    if csv is not None:
+        with translate_write_errors(csv.parent):
+            write_csv(report, csv)
+    if html is not None:
+        with translate_write_errors(html.parent):
+            atomic_write(html, render_benchmark_page(report).encode())
 
 
 def _read_sizes(text: str) -> tuple[str, tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -130,3 +131,29 @@ def compare_speedups(
 def _times_by_point(rows: Sequence[BenchmarkRow]) -> dict[tuple[str, frozenset[object]], RowTimes]:
     """Return the times by row and sizes."""
     return {(row.name, frozenset(one.sizes.items())): one for row in rows for one in row.times}
+
+
+def pareto_front(rows: Mapping[str, tuple[float, float | None]]) -> tuple[str, ...]:
+    """Return the rows that no other row dominates, the fastest first.
+
+    A row dominates another one if it is not slower and not worse, and is better in one of both.
+    Rows that are equal in both do not dominate each other.
+
+    Args:
+        rows: by name, the milliseconds and the quality, of which more is better: infinite for
+            exact rows. Rows without a quality (None or NaN) or a finite time are left out.
+    """
+    known = {
+        name: (time, quality)
+        for name, (time, quality) in rows.items()
+        if math.isfinite(time) and quality is not None and not math.isnan(quality)
+    }
+    front = [
+        name
+        for name, (time, quality) in known.items()
+        if not any(
+            other[0] <= time and other[1] >= quality and other != (time, quality)
+            for other in known.values()
+        )
+    ]
+    return tuple(sorted(front, key=lambda name: known[name]))

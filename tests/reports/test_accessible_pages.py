@@ -26,6 +26,7 @@ PAIRS = [
     ("ink", "code"),
 ]
 LEAST = 4.5  # WCAG 2.2, 1.4.3
+LEAST_OF_MARKS = 3.0  # WCAG 2.2, 1.4.11
 CSS = resources.files("modelc.reports").joinpath("page.css").read_text(encoding="utf-8")
 
 
@@ -125,6 +126,13 @@ def test_text_stands_out_from_its_ground(theme: dict[str, str]) -> None:
     for ink, ground in PAIRS:
         high, low = sorted(map(_luminance, (theme[ink], theme[ground])), reverse=True)
         assert (high + 0.05) / (low + 0.05) >= LEAST, (ink, ground)
+
+
+@pytest.mark.parametrize("theme", list(_themes()), ids=["light", "dark"])
+@pytest.mark.parametrize("number", range(6))
+def test_marks_of_charts_stand_out_from_their_ground(theme: dict[str, str], number: int) -> None:
+    high, low = sorted(map(_luminance, (theme[f"hue{number}"], theme["card"])), reverse=True)
+    assert (high + 0.05) / (low + 0.05) >= LEAST_OF_MARKS
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from modelc.pipeline.benchmark.benchmark_statistics import (
     compare_speedups,
     differ,
     median_interval,
+    pareto_front,
     ratio_interval,
     summarize_point,
 )
@@ -114,3 +117,24 @@ def test_a_speed_up_changes_only_beyond_both_intervals(
 
 def test_other_points_are_not_compared() -> None:
     assert compare_speedups(rows(2.0), rows(1.0, batch=2)) == ()
+
+
+@pytest.mark.parametrize(
+    ("rows", "front"),
+    [
+        ({}, ()),
+        ({"alone": (3.0, 40.0)}, ("alone",)),
+        ({"slow": (3.0, 90.0), "fast": (1.0, 40.0), "lost": (3.5, 80.0)}, ("fast", "slow")),
+        ({"one": (2.0, 50.0), "two": (2.0, 50.0)}, ("one", "two")),
+        ({"worse": (2.0, 40.0), "better": (2.0, 50.0)}, ("better",)),
+        ({"slower": (3.0, 50.0), "faster": (2.0, 50.0)}, ("faster",)),
+        ({"exact": (2.0, math.inf), "near": (2.0, 150.0)}, ("exact",)),
+        ({"exact": (2.0, math.inf), "late": (3.0, math.inf)}, ("exact",)),
+        ({"none": (1.0, None), "nan": (1.0, math.nan), "known": (2.0, 1.0)}, ("known",)),
+        ({"never": (math.inf, 90.0), "nan": (math.nan, 90.0)}, ()),
+    ],
+)
+def test_the_front_holds_what_no_row_dominates(
+    rows: dict[str, tuple[float, float | None]], front: tuple[str, ...]
+) -> None:
+    assert pareto_front(rows) == front
