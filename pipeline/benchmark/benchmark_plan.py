@@ -65,8 +65,8 @@ class BenchmarkOptions:
 
     `sizes` are those of each dim to sweep; a dim that is left out has its opt size. `seconds` are
     measured for each row at each point. `only` selects rows by name, with patterns as in a shell.
-    `compiled` are variants of torch.compile, as `max-autotune+dynamic`. A row that does not answer for `timeout` seconds
-    fails.
+    `compiled` are variants of torch.compile, as `max-autotune+dynamic`. A row that does not answer
+    for `timeout` seconds fails.
     """
 
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

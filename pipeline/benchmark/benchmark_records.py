@@ -26,8 +26,8 @@ class RowTimes:
 
     `median` is that of the rounds' medians, with its interval; `p90` is of all runs. `speedup` is
     eager's time for a sample divided by the row's, of the same rounds; None for eager, and where
-    eager did not run. `equals` are the rows without a difference from this one. `throughput` is in samples per
-    second.
+    eager did not run. `equals` are the rows without a difference from this one. `throughput` is in
+    samples per second.
     """
 
     sizes: Mapping[str, int]
@@ -49,7 +49,8 @@ class BenchmarkRow:
     `load` is the seconds to open it, `first` those of its first run, in which a compiler may work.
     `memory` is the peak of its process in bytes, `size` that of its files. `sqnr` is the verdict's,
     None where all outputs are `exact`; of a row that no verdict covers, both are measured at the
-    points of the benchmark. `in_flight` requests run at a time. `failure` is why there are no times.
+    points of the benchmark. `in_flight` requests run at a time. `failure` is why there are no
+    times.
     """
 
     name: str
