@@ -1,169 +1,164 @@
-"""`modelc bench`: which artifact of an output folder to deploy, measured beside eager."""
+"""`modelc bench`: which artifact to deploy, measured beside the eager model."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.errors import ErrorCode, UsageError
-from ..pipeline.call_options import CallOptions
-from ..pipeline.option_spec import Given, Panel, read_record
-from ..pipeline.option_table import JudgingOptions
-from .command_options import with_options
+from ..core.errors import ErrorCode, Hint, ModelcError, UsageError
+from ..core.events import Tell
+from ..pipeline.call_options import BenchmarkChoice, CallOptions
+from ..pipeline.manifest_file import MANIFEST_FILE
+from ..pipeline.option_spec import Given, read_record
+from ..pipeline.option_table import ArtifactOptions, JudgingOptions, SourceOptions
+from .command_options import refuse, with_options
 from .run_options import file_move
 
 if TYPE_CHECKING:
+    from ..pipeline.benchmark.benchmark_plan import BenchmarkOptions
     from ..pipeline.benchmark.benchmark_records import BenchmarkReport
 
-_MAX_SECONDS = 3600.0
+_EXPORT_OPTIONS = (  # of a checkpoint alone: a folder records them
+    "model", "model-arg", "method", "weights-key", "input", "static", "drop-output", "to", "calib",
+    "out",
+)  # fmt: skip
 
 
 @with_options("bench")
 def benchmark(
-    folder: Annotated[Path, typer.Argument(help="An output folder of modelc export.")],
-    batch: Annotated[
-        str | None,
-        typer.Option(
-            "--batch",
-            metavar="SIZES",
-            help="Batch sizes to measure, as 1,8,32; default: the typical (opt) size.",
-            rich_help_panel=Panel.INPUT,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="An output folder, a checkpoint, or a modelc.toml that was run."
         ),
-    ] = None,
-    size: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--size",
-            metavar="DIM=SIZES",
-            help="Sizes of another dim to measure, as seq=16,128. Repeatable.",
-            rich_help_panel=Panel.INPUT,
-        ),
-    ] = None,
-    seconds: Annotated[
-        float,
-        typer.Option(
-            "--seconds",
-            metavar="SECONDS",
-            min=0.1,
-            max=_MAX_SECONDS,
-            help="Seconds to measure each row at each size.",
-            rich_help_panel=Panel.VALIDATION,
-        ),
-    ] = 3.0,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads",
-            metavar="N",
-            min=1,
-            help="Threads of each runtime; default: one for each core.",
-            rich_help_panel=Panel.VALIDATION,
-        ),
-    ] = None,
-    row: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--row",
-            metavar="ROW",
-            help="Measure these rows alone, as eager or 'onnx*'. Repeatable.",
-            rich_help_panel=Panel.OUTPUT,
-        ),
-    ] = None,
-    compile_modes: Annotated[
-        str,
-        typer.Option(
-            "--compile",
-            metavar="MODES",
-            help="Modes of torch.compile: default, reduce-overhead, max-autotune, each with "
-            "+fullgraph or +dynamic; or none.",
-            rich_help_panel=Panel.OUTPUT,
-        ),
-    ] = "default",
-    rejected: Annotated[
-        bool,
-        typer.Option(
-            "--rejected",
-            help="Measure rejected artifacts too.",
-            rich_help_panel=Panel.OUTPUT,
-        ),
-    ] = False,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Fail if other processes disturb the measurement.",
-            rich_help_panel=Panel.VALIDATION,
-        ),
-    ] = False,
-    compare: Annotated[
-        Path | None,
-        typer.Option(
-            "--compare",
-            metavar="JSON",
-            help="Compare the speed-ups with an earlier benchmark (--json); exit 1 if one is less.",
-            rich_help_panel=Panel.VALIDATION,
-        ),
-    ] = None,
-    csv: Annotated[
-        Path | None,
-        typer.Option(
-            "--csv", metavar="FILE", help="Write the rows to a CSV file.",
-            rich_help_panel=Panel.OUTPUT,
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html", metavar="FILE", help="Write a page with tables and charts.",
-            rich_help_panel=Panel.OUTPUT,
-        ),
-    ] = None,
+    ],
     *,
     given: Given,
-) -> None:  # fmt: skip
+) -> None:
     """Measure latency, memory and load time of every artifact beside eager and torch.compile.
 
-    All models are opened first, each in a process of its own, and then run in rounds of changing
-    order, one at a time. Speed-ups are of the same rounds, with a 99 % interval; rows that differ
-    by less than 3 % or by less than the interval are reported as equal.
+    A checkpoint is exported to --out first, by default to every format that is ready here. All
+    models are opened, each in a process of its own, and then run in rounds of changing order, one
+    at a time. Speed-ups are of the same rounds, with a 99 % interval; rows that differ by less than
+    3 % or by less than the interval are reported as equal.
     """
-    from ..pipeline.benchmark.benchmark_plan import BenchmarkOptions
-    from ..pipeline.benchmark.benchmark_statistics import compare_speedups
-    from ..pipeline.benchmark.run_benchmark import benchmark_folder, read_report
+    from ..pipeline.benchmark.benchmark_statistics import compare_reports
+    from ..pipeline.benchmark.run_benchmark import benchmark_folder, read_reports
     from ..pipeline.manifest_file import encode_json
-    from ..projects.setting_values import parse_seconds
     from .console import Screen, show_json
     from .render_benchmark import show_benchmark
+    from .render_setup import print_warnings
 
-    call = read_record(CallOptions, given)
-    options = BenchmarkOptions(
-        sizes=dict(map(_read_sizes, size or ())),
-        batch=() if batch is None else _read_numbers("--batch", batch),
-        seconds=seconds,
-        threads=threads,
+    call, choice = read_record(CallOptions, given), read_record(BenchmarkChoice, given)
+    options = _read_options(choice, call, given)
+    before = () if choice.compare is None else read_reports(choice.compare)
+    for option, file, example in (
+        ("csv", choice.csv, "rows.csv"), ("html", choice.html, "benchmark.html"),
+    ):  # fmt: skip
+        _check_file(option, file, example)
+    reports: list[BenchmarkReport] = []
+    errors: list[ModelcError] = []
+    with Screen(quiet=call.quiet) as screen, _open_folders(path, given, screen) as folders:
+        for folder in folders:
+            try:
+                found = benchmark_folder(folder, options, file_move(given), screen)
+            except ModelcError as error:
+                if len(folders) == 1:
+                    raise
+                errors.append(error)
+                print_warnings([f"{folder}: {error.text}"])
+            else:
+                reports.append(compare_reports(before, found) if before else found)
+    _write_files(reports, choice.csv, choice.html)
+    if call.json:
+        show_json(encode_json(reports if len(folders) > 1 else reports[0]))
+    else:
+        for one in reports:
+            show_benchmark(one, titled=len(folders) > 1)
+    raise typer.Exit(max([one.exit_code for one in errors] + [one.exit_code for one in reports]))
+
+
+def _read_options(choice: BenchmarkChoice, call: CallOptions, given: Given) -> BenchmarkOptions:
+    from ..pipeline.benchmark.benchmark_plan import BenchmarkOptions, read_variants
+    from ..projects.setting_values import parse_seconds
+
+    return BenchmarkOptions(
+        sizes=dict(map(_read_sizes, choice.size)),
+        batch=() if choice.batch is None else _read_numbers("--batch", choice.batch),
+        seconds=choice.seconds,
+        threads=choice.threads,
         device=read_record(JudgingOptions, given).device or "cpu",
-        only=tuple(row or ()),
-        compiled=_read_modes(compile_modes),
-        rejected=rejected,
-        strict=strict,
+        only=choice.row,
+        compiled=read_variants(choice.compiled),
+        rejected=choice.rejected,
+        strict=choice.strict,
         timeout=None if call.timeout is None else parse_seconds(call.timeout),
     )
-    before = None if compare is None else read_report(compare)
-    _check_file("csv", csv, "rows.csv")
-    _check_file("html", html, "benchmark.html")
-    with Screen(quiet=call.quiet) as screen:
-        report = benchmark_folder(folder, options, file_move(given), screen)
-    if before is not None:
-        report = replace(report, compared=compare_speedups(before.rows, report.rows))
-    _write_files(report, csv, html)
-    if call.json:
-        show_json(encode_json(report))
-    else:
-        show_benchmark(report)
-    raise typer.Exit(report.exit_code)
+
+
+@contextmanager
+def _open_folders(path: Path, given: Given, screen: Tell) -> Iterator[tuple[Path, ...]]:
+    """Yield the output folders to measure: of a project, of a new export, or the path itself.
+
+    Raises:
+        UsageError: an option of the export has no effect, or no model of the project was run.
+        ModelcError: the checkpoint cannot be exported.
+    """
+    if path.suffix == ".toml" and path.is_file():
+        yield from _project_folders(path, given)
+        return
+    model = read_record(SourceOptions, given).model
+    if not (path / MANIFEST_FILE).is_file() and (
+        path.is_file() or model is not None or (path / "config.json").is_file()
+    ):
+        yield (_export(path, given, screen),)
+        return
+    _refuse_export(given, f"with the output folder {path}", "pass the checkpoint")
+    yield (path,)
+
+
+def _refuse_export(given: Given, where: str, hint: str | Hint) -> None:
+    refuse(given, _EXPORT_OPTIONS, where, hint)
+
+
+def _project_folders(file: Path, given: Given) -> Iterator[tuple[Path, ...]]:
+    from ..checkpoints.user_code import use_code_folder
+    from ..projects.model_orders import plan_project
+    from .run_options import collect_overrides
+
+    _refuse_export(given, f"with the project {file}", "set it in the project")
+    planned = plan_project(file, given=collect_overrides(None))
+    folders = tuple(one.order.out for one in planned.models)
+    made = tuple(one for one in folders if (one / MANIFEST_FILE).is_file())
+    if not made:
+        raise UsageError(
+            f"no model of {file} has an output folder",
+            hint=f"run modelc run -f {file}", code=ErrorCode.NO_MANIFEST,
+        )  # fmt: skip
+    with use_code_folder(planned.settings.project.folder):
+        yield made
+
+
+def _export(checkpoint: Path, given: Given, screen: Tell) -> Path:
+    """Export the checkpoint to the wanted formats, or to all that are ready; return the folder."""
+    from ..pipeline.benchmark.benchmark_plan import default_targets
+    from ..pipeline.make_order import make_order
+    from ..pipeline.order import Wanted
+    from .execute import run_order
+    from .run_options import cache_folder, process_bounds
+    from .streams import set_output_folder
+
+    names = read_record(ArtifactOptions, given).to or default_targets()
+    wanted = tuple(map(Wanted.parse, names))
+    call = read_record(CallOptions, given)
+    order = make_order(given, checkpoint, wanted, cache=cache_folder())
+    set_output_folder(order.out)
+    run_order(order, screen, process_bounds(call))
+    return order.out
 
 
 def _check_file(option: str, file: Path | None, example: str) -> None:
@@ -177,7 +172,8 @@ def _check_file(option: str, file: Path | None, example: str) -> None:
         )
 
 
-def _write_files(report: BenchmarkReport, csv: Path | None, html: Path | None) -> None:
+def _write_files(reports: list[BenchmarkReport], csv: Path | None, html: Path | None) -> None:
+    """Write the rows of all reports, and a page for each: of several, with the folder's name."""
     from ..core.atomic_write import atomic_write
     from ..pipeline.benchmark.benchmark_page import render_benchmark_page
     from ..pipeline.output_folder import translate_write_errors
@@ -185,10 +181,13 @@ def _write_files(report: BenchmarkReport, csv: Path | None, html: Path | None) -
 
     if csv is not None:
         with translate_write_errors(csv.parent):
-            write_csv(report, csv)
+            write_csv(reports, csv)
     if html is not None:
-        with translate_write_errors(html.parent):
-            atomic_write(html, render_benchmark_page(report).encode())
+        for one in reports:
+            name = f"{html.stem}-{Path(one.folder).name}{html.suffix}"
+            place = html if len(reports) == 1 else html.with_name(name)
+            with translate_write_errors(html.parent):
+                atomic_write(place, render_benchmark_page(one).encode())
 
 
 def _read_sizes(text: str) -> tuple[str, tuple[int, ...]]:
@@ -213,14 +212,3 @@ def _read_numbers(option: str, text: str) -> tuple[int, ...]:
             code=ErrorCode.INVALID_VALUE,
         )
     return tuple(dict.fromkeys(map(int, parts)))
-
-
-def _read_modes(text: str) -> tuple[str, ...]:
-    from ..pipeline.benchmark.benchmark_plan import compile_settings
-
-    variants = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    if variants == ("none",):
-        return ()
-    for variant in variants:
-        compile_settings(variant)
-    return variants

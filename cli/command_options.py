@@ -39,7 +39,7 @@ def with_options(command: str) -> Callable[[Command], Command]:
             function(**values, **more, given=given)
 
         mine = [one for name, one in own.items() if name not in ("context", "given")]
-        flags = [*filter(_panel_of, mine), *map(_make_parameter, rows)]
+        flags = [*filter(_panel_of, mine), *(_make_parameter(row, command) for row in rows)]
         order = list(Panel)
         flags.sort(key=lambda one: order.index(Panel(_panel_of(one))))
         arguments = [one for one in mine if not _panel_of(one)]
@@ -71,9 +71,10 @@ def _panel_of(parameter: inspect.Parameter) -> str:
     return ""
 
 
-def _make_parameter(row: OptionSpec) -> inspect.Parameter:
+def _make_parameter(row: OptionSpec, command: str) -> inspect.Parameter:
     """Make the parameter from which typer creates the flag."""
     kind, default = _type_and_default(row)
+    required = command in row.required
     info = typer.Option(
         *(row.flags or (f"--{row.name}",)),
         help=row.help.replace("[", r"\["),
@@ -85,8 +86,8 @@ def _make_parameter(row: OptionSpec) -> inspect.Parameter:
     return inspect.Parameter(
         _parameter_name(row),
         _KEYWORD_ONLY,
-        default=inspect.Parameter.empty if row.required else default,
-        annotation=Annotated[kind if row.required or default is not None else kind | None, info],
+        default=inspect.Parameter.empty if required else default,
+        annotation=Annotated[kind if required or default is not None else kind | None, info],
     )
 
 

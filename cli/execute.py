@@ -60,7 +60,7 @@ def execute_request(order: AnyRequest, call: CallOptions) -> NoReturn:
         Screen(quiet=call.quiet) as screen,
         keep_signature(order.out, key, screen),
     ):
-        manifest = _run_order(order, screen, bounds)
+        manifest = run_order(order, screen, bounds)
     _show_result(manifest, str(order.out), json=call.json)
     report_run(manifest, order.out, reports, json=call.json)
     code = manifest.exit_code
@@ -68,7 +68,12 @@ def execute_request(order: AnyRequest, call: CallOptions) -> NoReturn:
     raise typer.Exit(0 if call.prepare_only and pending_only else code)
 
 
-def _run_order(order: AnyRequest, tell: Tell, bounds: ProcessLimits | None) -> Manifest:
+def run_order(order: AnyRequest, tell: Tell, bounds: ProcessLimits | None) -> Manifest:
+    """Run an order, or what is pending in a folder; with bounds, in a child process.
+
+    Raises:
+        ModelcError: nothing was made.
+    """
     if bounds is not None:
         from ..pipeline.isolation.supervisor import run_isolated
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,9 +30,11 @@ _MAX_NAMED = 3  # rows without a difference
 _VERDICTS = {"passed": "[green]passed[/]", "rejected": "[red]rejected[/]"}
 
 
-def show_benchmark(report: BenchmarkReport) -> None:
+def show_benchmark(report: BenchmarkReport, *, titled: bool = False) -> None:
     """Show the tables, the rows without a difference, and the machine."""
     console = result_console()
+    if titled:
+        print_line(console, f"[bold]{escape(report.folder)}[/]")
     points = list(dict.fromkeys(tuple(t.sizes.items()) for row in report.rows for t in row.times))
     for point in points:
         if len(points) > 1 or point:
@@ -72,6 +74,9 @@ def _show_point(console: Console, report: BenchmarkReport, sizes: dict[str, int]
             named |= {frozenset(pair) for pair in combinations(group, 2)}
             others = escape(join_some(one.equals, _MAX_NAMED))
             print_line(console, f"no difference from {escape(row.name)}: {others}")
+        if row.in_flight > 1:
+            text = f"{row.in_flight} requests run at a time, and ms is the time of each"
+            print_line(console, f"{escape(row.name)}: {text}")
     best = min(
         (pair for pair in found if pair[0].verdict == PASSED),
         key=lambda pair: pair[1].median,
@@ -125,10 +130,10 @@ def _machine_text(report: BenchmarkReport) -> str:
     )
 
 
-def write_csv(report: BenchmarkReport, path: Path) -> None:
-    """Write one line for each row and point; errors as of the output folder's files."""
+def write_csv(reports: Sequence[BenchmarkReport], path: Path) -> None:
+    """Write one line for each folder, row and point; errors as of the output folder's files."""
     stream = io.StringIO()
-    lines = list(_csv_lines(report))
+    lines = [line for one in reports for line in _csv_lines(one)]
     writer = csv.DictWriter(stream, fieldnames=list(lines[0]) if lines else ["row"])
     writer.writeheader()
     writer.writerows(lines)
@@ -140,11 +145,12 @@ def _csv_lines(report: BenchmarkReport) -> Iterator[dict[str, object]]:
         for one in row.times:
             speedup = one.speedup_interval
             yield {
-                "row": row.name, "runtime": row.runtime, "precision": row.precision,
+                "folder": report.folder, "row": row.name,
+                "runtime": row.runtime, "precision": row.precision,
                 "sizes": " ".join(f"{name}={size}" for name, size in one.sizes.items()),
                 "median_ms": one.median, "median_low_ms": one.interval.low,
                 "median_high_ms": one.interval.high, "p90_ms": one.p90,
-                "samples_per_s": one.throughput, "speedup": one.speedup,
+                "samples_per_s": one.throughput, "in_flight": row.in_flight, "speedup": one.speedup,
                 "speedup_low": None if speedup is None else speedup.low,
                 "speedup_high": None if speedup is None else speedup.high,
                 "load_s": row.load, "first_s": row.first, "memory_bytes": row.memory,

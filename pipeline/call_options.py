@@ -9,7 +9,7 @@ from .option_spec import Commands, Panel, ValueKind, option, switch
 
 # fmt: off
 On = Commands
-_T, _P = ValueKind.TRUTH, ValueKind.PATH
+_T, _W, _N, _P = ValueKind.TRUTH, ValueKind.WHOLE, ValueKind.NUMBER, ValueKind.PATH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +47,53 @@ class FileOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BenchmarkChoice:
+    """What `modelc bench` measures, and what it writes."""
+
+    batch: str | None = option(
+        None, "batch", "Batch sizes to measure, as 1,8,32; default: the typical (opt) size.",
+        Panel.INPUT, commands=On.BENCHMARK, key=False, metavar="SIZES")
+    size: tuple[str, ...] = option(
+        (), "size", "Sizes of another dim to measure, as seq=16,128. Repeatable.", Panel.INPUT,
+        commands=On.BENCHMARK, key=False, many=True, metavar="DIM=SIZES")
+    row: tuple[str, ...] = option(
+        (), "row", "Measure these rows alone, as eager or 'onnx*'. Repeatable.", Panel.OUTPUT,
+        commands=On.BENCHMARK, key=False, many=True, metavar="ROW")
+    compiled: str = option(
+        "default", "compile",
+        "Modes of torch.compile: default, reduce-overhead, max-autotune, each with +fullgraph or "
+        "+dynamic; or none.", Panel.OUTPUT, commands=On.BENCHMARK, key=False, metavar="MODES")
+    rejected: bool = switch(
+        "rejected", "Measure rejected artifacts too.", Panel.OUTPUT, commands=On.BENCHMARK,
+        key=False)
+    csv: Path | None = option(
+        None, "csv", "Write the rows to a CSV file.", Panel.OUTPUT, commands=On.BENCHMARK,
+        key=False, kind=_P, metavar="FILE")
+    html: Path | None = option(
+        None, "html", "Write a page with tables and charts.", Panel.OUTPUT, commands=On.BENCHMARK,
+        key=False, kind=_P, metavar="FILE")
+    seconds: float = option(
+        3.0, "seconds", "Seconds to measure each row at each size.", Panel.VALIDATION,
+        commands=On.BENCHMARK, key=False, kind=_N, least=0.1, most=3600.0, metavar="SECONDS")
+    threads: int | None = option(
+        None, "threads", "Threads of each runtime; default: one for each core.", Panel.VALIDATION,
+        commands=On.BENCHMARK, key=False, kind=_W, least=1, most=4096, metavar="N")
+    strict: bool = switch(
+        "strict", "Fail if other processes disturb the measurement.", Panel.VALIDATION,
+        commands=On.BENCHMARK, key=False)
+    compare: Path | None = option(
+        None, "compare",
+        "Compare the speed-ups with an earlier benchmark (--json); exit 1 if one is less.",
+        Panel.VALIDATION, commands=On.BENCHMARK, key=False, kind=_P, metavar="JSON")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CallOptions:
     """How one call works and what it shows; of these, only the cache is a setting of a model."""
 
     out: Path = option(
-        Path("out"), "out", "Output folder.", Panel.OUTPUT, commands=On.MAKING, key=False, kind=_P,
+        Path("out"), "out", "Output folder.", Panel.OUTPUT, commands=On.MAKING | On.BENCHMARK,
+        key=False, kind=_P,
         flags=("-o", "--out"), metavar="DIR")
     dry_run: bool = switch(
         "dry-run", "Print the plan and stop.", Panel.OUTPUT, commands=On.MAKING | On.RUN, key=False)

@@ -93,7 +93,7 @@ class OptionSpec:
         check: refuses a text of modelc.toml that `parse` would refuse.
         default: the value where the user gives none.
         recorded: whether the value of an earlier run precedes `default`.
-        required: whether the command line must have it.
+        required: the commands that must have it.
         field: the field of the record; without one, the name.
         negated: whether the field is true unless the flag is given.
         parse: turns what was given into the value of the field.
@@ -121,7 +121,7 @@ class OptionSpec:
     check: Callable[[str], object] | None = None
     default: str | int | float | bool | tuple[str, ...] | None = None
     recorded: bool = False
-    required: bool = False
+    required: frozenset[str] = frozenset()
     field: str = ""
     negated: bool = False
     parse: Callable[[Any], object] | None = None

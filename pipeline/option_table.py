@@ -15,7 +15,7 @@ from pathlib import Path
 from ..core.contract import CAPTURE_TIMEOUT
 from ..core.kinds import Capture, Precision
 from . import option_values as val
-from .call_options import CallOptions, FileOptions
+from .call_options import BenchmarkChoice, CallOptions, FileOptions
 from .option_spec import Commands, OptionSpec, Panel, ValueKind, option, specs_of, switch
 
 # fmt: off
@@ -36,32 +36,34 @@ class SourceOptions:
     model: str | None = option(
         None, "model",
         "Function or class that builds the module; the current folder is importable.",
-        Panel.INPUT, commands=On.EAGER | On.INIT, check=val.check_spec, metavar="PKG.MOD:FACTORY")
+        Panel.INPUT, commands=On.EAGER | On.INIT | On.BENCHMARK, check=val.check_spec,
+        metavar="PKG.MOD:FACTORY")
     model_args: Mapping[str, str] = option(
         {}, "model-arg", "Argument of the factory, typed by its annotation. Repeatable.",
-        Panel.INPUT, commands=On.EAGER | On.INIT, many=True, parse=val.parse_model_args,
+        Panel.INPUT, commands=On.EAGER | On.INIT | On.BENCHMARK, many=True,
+        parse=val.parse_model_args,
         check=lambda text: val.parse_model_args([text]), metavar="KEY=VALUE")
     method: str | None = option(
         None, "method", "Method of the module to convert instead of forward.", Panel.INPUT,
-        commands=On.EAGER, metavar="NAME")
+        commands=On.EAGER | On.BENCHMARK, metavar="NAME")
     weights_key: str | None = option(
         None, "weights-key",
         "The set of weights to load from a checkpoint with several, as state_dict_ema.",
-        Panel.INPUT, commands=On.EAGER, metavar="KEY")
+        Panel.INPUT, commands=On.EAGER | On.BENCHMARK, metavar="KEY")
     inputs: tuple[str, ...] = option(
         (), "input",
         'An input, as "x:float32[batch=1..8,3,224,224]" or "ids:int64[batch,seq]{0..99}". '
-        "Repeatable.", Panel.INPUT, commands=On.EAGER | On.CALIBRATE, many=True,
+        "Repeatable.", Panel.INPUT, commands=On.EAGER | On.CALIBRATE | On.BENCHMARK, many=True,
         check=val.check_input_spec,
         metavar="SPEC")
     static: tuple[str, ...] = option(
         (), "static",
         "Fix this dim at its typical (opt) size. Repeatable.",
-        Panel.INPUT, commands=On.EAGER, many=True, commas=True, metavar="DIM")
+        Panel.INPUT, commands=On.EAGER | On.BENCHMARK, many=True, commas=True, metavar="DIM")
     drop_outputs: tuple[str, ...] = option(
         (), "drop-output",
         "Leave out this output and all below it: present also drops present.0.key. Repeatable.",
-        Panel.INPUT, commands=On.EAGER, many=True, commas=True, metavar="NAME")
+        Panel.INPUT, commands=On.EAGER | On.BENCHMARK, many=True, commas=True, metavar="NAME")
     samples: Path | None = option(
         None, "samples",
         "Real samples (.npz, .pt, .safetensors, PKG.MOD:LOADER): names, shapes and values.",
@@ -86,8 +88,8 @@ class ArtifactOptions:
 
     to: tuple[str, ...] = option(
         (), "to", "Format, or format:precision as openvino:fp16. Repeatable.", Panel.OUTPUT,
-        commands=On.EXPORT, many=True, commas=True, check=val.check_target, required=True,
-        metavar="TARGET")
+        commands=On.EXPORT | On.BENCHMARK, many=True, commas=True, check=val.check_target,
+        required=On.EXPORT, metavar="TARGET")
     precision: tuple[str, ...] = option(
         (), "precision",
         "Precisions to build in every format of `to` that supports them; formats with their own, "
@@ -244,7 +246,7 @@ class CalibrationChoice:
     calib: str | None = option(
         None, "calib", "Calibration samples: a folder of images or arrays, .tar shards, "
         "PKG.MOD:LOADER; or random (with a "
-        "warning).", Panel.CALIBRATION, commands=On.MAKING, kind=ValueKind.SOURCE,
+        "warning).", Panel.CALIBRATION, commands=On.MAKING | On.BENCHMARK, kind=ValueKind.SOURCE,
         words=("random",), partial=True, metavar="SOURCE")
     calib_samples: int | None = option(
         None, "calib-samples", "Maximum number of calibration samples; default 256.",
@@ -334,7 +336,7 @@ ENGINE_OPTIONS = (  # `field` is the setting of the engine, which its format che
 
 
 RECORDS = (FileOptions, ArtifactOptions, ConversionOptions, SourceOptions, JudgingOptions,
-           AccuracyOptions, CalibrationChoice, LoweringOptions, CallOptions)
+           AccuracyOptions, CalibrationChoice, LoweringOptions, BenchmarkChoice, CallOptions)
 OPTIONS = (*(row for one in RECORDS for row in specs_of(one)), *ENGINE_OPTIONS)
 """The table: every row, in the order of the help within a panel."""
 

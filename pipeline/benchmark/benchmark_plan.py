@@ -11,7 +11,7 @@ from typing import Any
 from ...calibration.feed_form import FeedForm
 from ...converters.registry import TARGETS, is_stage, target_named
 from ...core.contract import Native, Target
-from ...core.errors import ErrorCode, Hint, UsageError, unknown_name_error
+from ...core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ...core.kinds import Precision
 from ...core.manifest import Manifest
 from ...core.records import Artifact
@@ -23,6 +23,7 @@ from .benchmark_records import EAGER_ROW
 COMPILED_ROW = "torch.compile"
 MODES = ("default", "reduce-overhead", "max-autotune")
 SETTINGS = ("fullgraph", "dynamic")  # of torch.compile, that a mode may be combined with
+_SECONDS, _THREADS = (0.1, 3600.0), (1, 4096)
 PASSED, REJECTED, UNJUDGED = "passed", "rejected", "not judged"
 
 
@@ -79,6 +80,17 @@ class BenchmarkOptions:
     rejected: bool = False
     strict: bool = False
     timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        for option, value, (least, most), example in (
+            ("seconds", self.seconds, _SECONDS, 3), ("threads", self.threads, _THREADS, 4),
+        ):  # fmt: skip
+            if value is not None and not least <= value <= most:
+                raise UsageError(
+                    f"--{option} {value:g} is not from {least:g} to {most:g}",
+                    hint=Hint("give ", Option(option, str(example))),
+                    option=option, code=ErrorCode.INVALID_VALUE,
+                )  # fmt: skip
 
 
 def plan_points(signature: Signature, options: BenchmarkOptions) -> tuple[BenchmarkPoint, ...]:
@@ -147,6 +159,7 @@ def plan_rows(
         else:
             rows.extend(_rows_of(artifact, target, manifest, options.device))
     skipped |= {one.step: "it is pending on another host" for one in manifest.pending}
+    skipped |= {one.step: f"it was not made: {one.message}" for one in manifest.failures}
     if not options.only:
         return tuple(rows), skipped
     return _select(rows, options.only), {}
@@ -193,6 +206,35 @@ def _rows_of(
                 row, name=f"{row.name}:{name}", variant=name, verdict=UNJUDGED, sqnr=None,
                 exact=False,
             )  # fmt: skip
+
+
+def default_targets() -> tuple[str, ...]:
+    """Return the formats that a checkpoint is exported to: all that are ready here, in float32.
+
+    Machine code of torch's compiler is not among them: `torch.compile` is a row already.
+    """
+    return tuple(
+        target.NAME
+        for target in TARGETS
+        if not is_stage(target)
+        and not isinstance(target, Native)
+        and Precision.FP32 in target.MADE_FROM
+        and target.readiness().ready
+    )
+
+
+def read_variants(text: str) -> tuple[str, ...]:
+    """Return the variants of torch.compile, from `default,max-autotune+dynamic` or `none`.
+
+    Raises:
+        UsageError: one of them is unknown.
+    """
+    variants = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if variants == ("none",):
+        return ()
+    for variant in variants:
+        compile_settings(variant)
+    return variants
 
 
 def compile_settings(variant: str) -> dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .benchmark_plan import BenchmarkPoint
-from .benchmark_records import BenchmarkRow, Interval, RowTimes, SpeedChange
+from .benchmark_records import BenchmarkReport, BenchmarkRow, Interval, RowTimes, SpeedChange
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,6 +104,15 @@ def summarize_point(
             ),
         )
     return found
+
+
+def compare_reports(before: Sequence[BenchmarkReport], now: BenchmarkReport) -> BenchmarkReport:
+    """Return the report with how its speed-ups changed since the earlier one of its folder."""
+    earlier = before
+    if len(before) > 1:
+        earlier = [one for one in before if Path(one.folder).name == Path(now.folder).name]
+    rows = [row for one in earlier for row in one.rows]
+    return replace(now, compared=compare_speedups(rows, now.rows))
 
 
 def compare_speedups(

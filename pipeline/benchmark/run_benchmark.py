@@ -172,8 +172,8 @@ def _check_load(report: BenchmarkReport, *, strict: bool) -> BenchmarkReport:
     return replace(report, notes=(*report.notes, text))
 
 
-def read_report(path: Path) -> BenchmarkReport:
-    """Read the document that `modelc bench --json` printed.
+def read_reports(path: Path) -> tuple[BenchmarkReport, ...]:
+    """Read the document that `modelc bench --json` printed, of one folder or of several.
 
     Raises:
         UsageError: it cannot be read, or is none.
@@ -182,17 +182,21 @@ def read_report(path: Path) -> BenchmarkReport:
 
     hint = "give a file that modelc bench --json printed"
     try:
-        report = msgspec.json.decode(path.read_bytes(), type=BenchmarkReport)
+        found = msgspec.json.decode(
+            path.read_bytes(), type=BenchmarkReport | tuple[BenchmarkReport, ...]
+        )
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", hint=hint) from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UsageError(
             f"{path} is not a benchmark of modelc: {first_line(error)}", hint=hint
         ) from error
-    if report.schema_version != SCHEMA_VERSION:
-        raise UsageError(
-            f"{path} has schema version {report.schema_version}, this modelc reads "
-            f"{SCHEMA_VERSION}",
-            hint=hint,
-        )
-    return report
+    reports = (found,) if isinstance(found, BenchmarkReport) else found
+    for one in reports:
+        if one.schema_version != SCHEMA_VERSION:
+            raise UsageError(
+                f"{path} has schema version {one.schema_version}, this modelc reads "
+                f"{SCHEMA_VERSION}",
+                hint=hint,
+            )
+    return reports

@@ -10,7 +10,13 @@ import pytest
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
-from modelc.pipeline.benchmark.benchmark_plan import BenchmarkOptions, plan_points, plan_rows
+from modelc.pipeline.benchmark.benchmark_plan import (
+    BenchmarkOptions,
+    compile_settings,
+    plan_points,
+    plan_rows,
+    read_variants,
+)
 from modelc.pipeline.order import Source
 from modelc.pipeline.recorded_run import load_manifest
 
@@ -81,3 +87,41 @@ def test_rows_are_selected_by_pattern(exported_digits: Path, digits_source: Sour
     assert [row.name for row in rows] == ["eager", "onnx"]
     with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, option="row")):
         plan_rows(manifest, digits_source, BenchmarkOptions(only=("tensorrt",)))
+
+
+def test_every_deployment_of_a_file_is_a_row_without_a_verdict(
+    exported_digits: Path, digits_source: Source
+) -> None:
+    rows, _ = plan_rows(load_manifest(exported_digits), digits_source, BenchmarkOptions())
+    found = {row.name: row for row in rows if row.target == "openvino"}
+    assert {row.variant for row in found.values()} == {"", "default", "throughput"}
+    assert {row.verdict for row in found.values() if row.variant} == {"not judged"}
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("default", {"mode": None}),
+        ("max-autotune", {"mode": "max-autotune"}),
+        ("dynamic", {"mode": None, "dynamic": True}),
+        ("reduce-overhead+fullgraph", {"mode": "reduce-overhead", "fullgraph": True}),
+    ],
+)
+def test_variants_are_settings_of_torch_compile(text: str, settings: dict[str, object]) -> None:
+    assert compile_settings(text) == settings
+
+
+@pytest.mark.parametrize("text", ["fastest", "default+max-autotune", "default,", ""])
+def test_a_variant_that_torch_does_not_have_is_an_error(text: str) -> None:
+    with pytest.raises(UsageError):
+        read_variants(text)
+
+
+def test_no_variant_is_none() -> None:
+    assert read_variants("none") == ()
+
+
+@pytest.mark.parametrize("options", [{"seconds": 0.0}, {"threads": 0}])
+def test_a_number_outside_of_its_range_is_an_error(options: dict[str, float]) -> None:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE)):
+        BenchmarkOptions(**options)  # type: ignore[arg-type]  # one of both
