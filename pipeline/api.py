@@ -14,6 +14,7 @@ from ..core.findings import Localisation
 from ..core.kinds import Capture, Precision
 from ..core.manifest import Manifest
 from ..core.verdict import Limits, Verdict
+from .compile_report import inspect_breaks
 from .debug.localise_file import DebugOptions, localise_file
 from .debug.locate_layer import DEFAULT_MEMORY
 from .inspection import inspect, inspect_checkpoint
@@ -46,6 +47,7 @@ __all__ = [
     "build",
     "export",
     "inspect",
+    "inspect_breaks",
     "inspect_checkpoint",
     "localise",
     "rejudge",

@@ -1,0 +1,148 @@
+"""What `torch.compile` makes of a model: graphs, breaks, guards and recompiles, as records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceLine:
+    """A line of the user's code; `file` is relative to the current folder if possible."""
+
+    file: str
+    line: int
+    code: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphBreak:
+    """Why dynamo ends a graph at a line of the user's code.
+
+    Attributes:
+        kind: torch's name of the reason.
+        explanation: torch's own words on this case.
+        hint: what torch advises, if it is short.
+        place: the innermost line of the user's code; None if torch names none.
+        function: the function that runs eagerly as a whole, if dynamo gives it up; else empty.
+        count: how often it happened in the first run that had it.
+        feed: the feed of that run.
+    """
+
+    kind: str
+    explanation: str = ""
+    hint: str = ""
+    place: SourceLine | None = None
+    function: str = ""
+    count: int = 1
+    feed: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeGuard:
+    """A range of one dim of an input that a graph is limited to, within the declared range.
+
+    `dim` is its name in the domain, or INPUT[AXIS]; `high` is None without an upper bound.
+    """
+
+    dim: str
+    low: int
+    high: int | None
+    place: SourceLine | None = None
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return f"{self.dim} == {self.low}"
+        if self.high is None:
+            return f"{self.dim} >= {self.low}"
+        return f"{self.low} <= {self.dim} <= {self.high}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueGuard:
+    """A Python value of the model that a graph has as a constant, as `self.scale == 2.0`."""
+
+    text: str
+    place: SourceLine | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recompile:
+    """A further compilation of a function, because no earlier one accepts a feed.
+
+    Attributes:
+        feed: the feed that caused it.
+        sizes: its sizes of the free dims.
+        function: the function that was compiled again.
+        reason: the failed guard in torch's words.
+        place: the line of the guard if torch names one, else of the function.
+        guards: the limits on sizes that the feed violates.
+    """
+
+    feed: str
+    sizes: Mapping[str, int]
+    function: str
+    reason: str
+    place: SourceLine | None = None
+    guards: tuple[SizeGuard, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileFailure:
+    """An error of `torch.compile` where the eager model has none."""
+
+    error: str
+    message: str
+    feed: str
+    place: SourceLine | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileTrace:
+    """What dynamo did on all feeds, with one setting of `dynamic`.
+
+    Attributes:
+        dynamic: as given to torch.compile; None is its default.
+        graphs: graphs that the first feed ran in.
+        operators: operators in these graphs.
+        feeds: feeds that were run.
+        breaks: graph breaks, each place once.
+        guards: guards of the graphs of the first feed, by torch's kind.
+        sizes: limits on dims of the domain.
+        values: Python values that are constants of the graphs.
+        recompiles: compilations after the first of a function.
+        limit: the limit of recompiles if it was reached: the function then runs eagerly.
+        failure: the error that ended it.
+    """
+
+    dynamic: bool | None
+    graphs: int
+    operators: int
+    feeds: int
+    breaks: tuple[GraphBreak, ...] = ()
+    guards: Mapping[str, int] = field(default_factory=dict)
+    sizes: tuple[SizeGuard, ...] = ()
+    values: tuple[ValueGuard, ...] = ()
+    recompiles: tuple[Recompile, ...] = ()
+    limit: int | None = None
+    failure: CompileFailure | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileReport:
+    """What `modelc inspect --breaks` found.
+
+    `inputs` are the specs of the domain. `fullgraph` is whether `fullgraph=True` compiles;
+    `fullgraph_reason` is the first reason why not. The first of `traces` has torch's default for
+    dynamic shapes, the second `dynamic=True`.
+    """
+
+    checkpoint: str
+    torch: str
+    inputs: tuple[str, ...]
+    fullgraph: bool
+    fullgraph_reason: GraphBreak | None
+    traces: tuple[CompileTrace, ...]
