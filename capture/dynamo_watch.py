@@ -22,6 +22,7 @@ _MAX_HINT = 200  # characters
 _RESUME = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")  # dynamo's name of a function's rest
 # torch's kinds of guards on Python values; all others are on types, identities and tensors
 _VALUE_GUARDS = frozenset(("CONSTANT_MATCH", "EQUALS_MATCH"))
+_GIVEN_UP = frozenset(("Unsupported", "UserError"))  # errors that make a function run eagerly
 _FIRST_DYNAMIC_SIZE = 2  # torch compiles the sizes 0 and 1 apart, without a guard of the user's
 
 
@@ -34,6 +35,10 @@ class GraphLimit:
     low: int
     high: int | None
     place: SourceLine | None
+
+    def accepts(self, size: int) -> bool:
+        """Return whether the graph accepts the size."""
+        return self.low <= size and (self.high is None or size <= self.high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +75,10 @@ class _OpenGraph:
 class DynamoWatch:
     """Records what dynamo does in one run; `given` are the tensors of the run's inputs."""
 
-    given: Sequence[torch.Tensor] = ()
+    given: Sequence[Any] = ()
     breaks: list[GraphBreak] = field(default_factory=list)
     graphs: list[_OpenGraph] = field(default_factory=list)
-    guards: list[Guard] = field(default_factory=list)
+    guards: list[Any] = field(default_factory=list)
     places: dict[int, tuple[object, SourceLine | None]] = field(default_factory=dict)
     _errors: list[Exception] = field(default_factory=list)
 
@@ -143,7 +148,8 @@ class DynamoWatch:
                 continue  # of the backward pass
             name, file = plain_name(one.co_name), one.co_filename or ""
             if one.fail_type is not None:
-                self.breaks.append(_describe_skip(one, name))
+                if one.fail_type in _GIVEN_UP:
+                    self.breaks.append(_describe_skip(one, name))
                 continue
             key = str(one.compile_id)
             found.append(
@@ -262,9 +268,7 @@ def _describe_skip(metrics: Any, function: str) -> GraphBreak:
     return _make_break(str(metrics.fail_reason), "", place, function)
 
 
-def _make_break(
-    text: str, kind: str, place: SourceLine | None, function: str = ""
-) -> GraphBreak:
+def _make_break(text: str, kind: str, place: SourceLine | None, function: str = "") -> GraphBreak:
     """Lay out torch's text: its first line, `Explanation:` and `Hint:`."""
     lines = [line.strip() for line in text.splitlines()]
     explanation = next((line for line in lines if line.startswith("Explanation: ")), "")
@@ -295,8 +299,8 @@ def _plain_reason(text: str | None) -> str:
 
 
 def _plain_source(text: str) -> str:
-    """Return torch's expression with `x` in place of `L['x']`."""
-    return re.sub(r"L\['(\w+)'\]", r"\1", text)
+    """Return torch's expression with `x` in place of `L['x']`, and no name for a bare result."""
+    return re.sub(r"\b___stack\d+", "the result", re.sub(r"L\['(\w+)'\]", r"\1", text))
 
 
 def _innermost(stack: Sequence[FrameSummary]) -> SourceLine | None:
@@ -313,4 +317,6 @@ def _source_line(file: str, line: int | None) -> SourceLine | None:
 
     if not file or not line or not is_user_file(file):
         return None
-    return SourceLine(file=shorten_path(file), line=line, code=linecache.getline(file, line).strip())
+    return SourceLine(
+        file=shorten_path(file), line=line, code=linecache.getline(file, line).strip()
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..capture.dynamo_watch import Compilation, DynamoWatch, GraphLimit, describe_break
 from ..core.compile_records import (
     CompileFailure,
     CompileReport,
@@ -31,7 +32,9 @@ from .order import Judging, Source
 from .run_progress import Progress
 
 if TYPE_CHECKING:
-    from ..capture.dynamo_watch import Compilation, DynamoWatch, GraphLimit
+    import torch
+    from torch._guards import Guard
+
     from ..checkpoints.eager_model import Eager
 
 _SIZES = 12  # of a dim, which is more than torch's limit of recompiles
@@ -139,8 +142,6 @@ def _try_fullgraph(model: Eager, feed: NamedFeed) -> GraphBreak | None:
     import torch
     import torch._dynamo
 
-    from ..capture.dynamo_watch import describe_break
-
     torch._dynamo.reset()
     arguments, named = model.bind(_make_tensors(model, feed.arrays))
     compiled = torch.compile(model.module, backend="eager", fullgraph=True)
@@ -151,18 +152,13 @@ def _try_fullgraph(model: Eager, feed: NamedFeed) -> GraphBreak | None:
     return None
 
 
-def _accepts(limit: GraphLimit, size: int) -> bool:
-    return limit.low <= size and (limit.high is None or size <= limit.high)
-
-
 def _describe_failure(error: Exception, feed: NamedFeed) -> CompileFailure:
-    from ..capture.dynamo_watch import describe_break
-
+    found = describe_break(error)
     return CompileFailure(
         error=type(error).__name__,
-        message=first_line(error),
+        message=found.explanation or first_line(error),
         feed=feed.name,
-        place=describe_break(error).place,
+        place=found.place,
     )
 
 
@@ -188,24 +184,24 @@ class _Tracer:
         import torch
         import torch._dynamo
 
-        from ..capture.dynamo_watch import DynamoWatch
-
         torch._dynamo.reset()
         self._watch = DynamoWatch()
         module = self.eager.model.module
         self._compiled = torch._dynamo.optimize(
-            lambda graph, inputs: self._watch.backend(graph, inputs),
-            guard_export_fn=lambda guards: self._watch.note_guards(guards),
-            dynamic=self.dynamic,
+            self._run_graph, guard_export_fn=self._note_guards, dynamic=self.dynamic
         )(module)
+
+    def _run_graph(self, graph: torch.fx.GraphModule, given: Sequence[object]) -> Any:
+        return self._watch.backend(graph, given)
+
+    def _note_guards(self, guards: Iterable[Guard]) -> None:
+        self._watch.note_guards(guards)
 
     def run(self, feed: NamedFeed) -> bool:
         """Run one feed; return whether the next one can be run."""
         from torch._dynamo import config
         from torch._dynamo.exc import FailOnRecompileLimitHit
         from torch._dynamo.utils import clear_compilation_metrics
-
-        from ..capture.dynamo_watch import DynamoWatch
 
         model = self.eager.model
         tensors = _make_tensors(model, feed.arrays)
@@ -255,7 +251,7 @@ class _Tracer:
         """Name the limits of the latest earlier compilation that the feed violates."""
         shapes = [feed.arrays[name].shape for name in self.eager.model.inputs]
         violated = (
-            [one for one in old.limits if not _accepts(one, shapes[one.number][one.axis])]
+            [one for one in old.limits if not one.accepts(shapes[one.number][one.axis])]
             for old in reversed(earlier)
         )
         guards = tuple(dict.fromkeys(self._narrow(next(filter(None, violated), ()))))
