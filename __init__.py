@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         run,
         targets,
         validate,
+        validate_compiled,
     )
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "run",
     "targets",
     "validate",
+    "validate_compiled",
 ]
 
 

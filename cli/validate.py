@@ -23,10 +23,15 @@ from .run_options import file_move, is_on_command_line, load_private_key, proces
 
 if TYPE_CHECKING:
     from ..core.children.limits import ProcessLimits
-    from ..pipeline.order import Source
+    from ..pipeline.order import Judging, Source
     from ..reports.report_formats import ReportFormat
 
 _MOVE_OPTIONS = {"samples", "allow-pickle", "trust"}  # these are of the record as well
+_COMPILED_OPTIONS = {
+    "compiled", "checkpoint", "samples", "allow-pickle", "trust", "feeds", "seed", "atol", "rtol",
+    "min-sqnr", "tolerance", "search", "sign-key", "json", "quiet", "debug", "isolate", "timeout",
+    "memory",
+}  # fmt: skip
 _REJUDGE_OPTIONS = {
     "rejudge", "atol", "rtol", "min-sqnr", "tolerance", "report", "sign-key", "json", "quiet",
     "debug",
@@ -53,11 +58,15 @@ def validate(
     measuring = make_measuring(given, calibrates=False)
     if files.rejudge:
         refuse_others(given, _REJUDGE_OPTIONS, "with --rejudge, which runs no model", "remove it")
+    if files.compiled:
+        where = "with --compiled, which judges no artifact"
+        refuse_others(given, _COMPILED_OPTIONS, where, "remove it")
     judging = make_judging(given, read_limits(call.tolerance))
     reports = parse_folder_formats(path, call.report)
     settings = make_settings({**given, "trust-engine": trusts_code})
     set_output_folder(path)
-    sign = _keep_signature(path, call.sign_key, context, rejudge=files.rejudge)
+    judges_all = not (files.rejudge or files.compiled)
+    sign = _keep_signature(path, call.sign_key, context, judges_all=judges_all)
     with (
         remove_stale_reports(path, reports),
         Screen(quiet=call.quiet) as screen,
@@ -65,6 +74,9 @@ def validate(
     ):
         if files.rejudge:
             result: Manifest | Verdict = rejudge(path, judging=judging, tell=screen)
+        elif files.compiled:
+            terms = replace(judging, trusts_record=trusts)
+            result = _judge_compiled(path, given, terms, screen)
         else:
             arguments = {
                 "path": path, "against": source, "precision": files.precision,
@@ -148,8 +160,20 @@ def _judge_again(
     return run_call(call, Verdict, bounds, tell)
 
 
+def _judge_compiled(folder: Path, given: Given, judging: Judging, tell: Tell) -> Verdict:
+    """The verdict on the eager module of a folder under torch.compile."""
+    from ..pipeline.isolation.worker import ApiCall
+
+    arguments = {
+        "folder": folder, "mode": read_record(FileOptions, given).compiled, "judging": judging,
+        "moved": file_move(given),
+    }  # fmt: skip
+    call = ApiCall(function="validate_compiled", arguments=arguments)
+    return run_call(call, Verdict, process_bounds(read_record(CallOptions, given)), tell)
+
+
 def _keep_signature(
-    path: Path, key: Path | None, context: typer.Context, *, rejudge: bool
+    path: Path, key: Path | None, context: typer.Context, *, judges_all: bool
 ) -> Callable[[Tell], AbstractContextManager[bool]]:
     """What keeps the signature of a folder true, given who listens; a single file has none.
 
@@ -160,7 +184,7 @@ def _keep_signature(
 
     if path.is_dir():
         private = load_private_key(key)
-        return lambda tell: keep_signature(path, private, tell, judges_all=not rejudge)
+        return lambda tell: keep_signature(path, private, tell, judges_all=judges_all)
     if is_on_command_line(context, "sign_key"):
         raise UsageError(
             "--sign-key has no effect on a single file",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .verdict import Verdict
+
 
 @dataclass(frozen=True, kw_only=True)
 class SourceLine:
@@ -146,3 +148,15 @@ class CompileReport:
     fullgraph: bool
     fullgraph_reason: GraphBreak | None
     traces: tuple[CompileTrace, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledVerdict:
+    """The verdict on the eager module compiled by `torch.compile`, in a manifest.
+
+    It holds for this `mode`, this version of `torch`, and the device of the verdict.
+    """
+
+    mode: str
+    torch: str
+    verdict: Verdict

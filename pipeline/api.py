@@ -23,6 +23,7 @@ from .option_values import parse_precision
 from .order import Judging, Lowering, Order, Source, Wanted
 from .python_export import ExportedArtifact, ExportResult, PathLike, build, export, run
 from .recorded_run import Moved
+from .validate_compiled import validate_compiled
 from .validate_file import rejudge_folder, validate_file
 from .validate_folder import validate_folder
 
@@ -54,6 +55,7 @@ __all__ = [
     "run",
     "targets",
     "validate",
+    "validate_compiled",
 ]
 
 

@@ -9,6 +9,7 @@ from .option_spec import Commands, Panel, ValueKind, option, switch
 
 # fmt: off
 On = Commands
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 _T, _P = ValueKind.TRUTH, ValueKind.PATH
 
 
@@ -38,6 +39,12 @@ class FileOptions:
         None, "replay",
         "Also judge a model file on this feed and show only its figures: DIR/worst/ARTIFACT.npz.",
         Panel.VALIDATION, commands=On.VALIDATE, key=False, kind=_P, metavar="NPZ")
+    compiled: str | None = option(
+        None, "compiled",
+        "Judge the eager module under torch.compile in this mode instead of the artifacts, and "
+        "record the verdict: default, reduce-overhead or max-autotune.",
+        Panel.VALIDATION, commands=On.VALIDATE, key=False, choices=COMPILE_MODES,
+        lists_choices=True, parse=str)
     activations: str = option(
         "2GiB", "activations", "Memory limit of activations, as 512MB or 2GiB.", commands=On.DEBUG,
         key=False, metavar="SIZE")

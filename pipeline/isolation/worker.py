@@ -21,7 +21,10 @@ from ..recorded_run import AnyRequest, FinishRequest
 class ApiCall:
     """One function of `pipeline/api.py`, with its keyword arguments."""
 
-    function: Literal["validate", "localise", "inspect", "inspect_checkpoint", "inspect_breaks"]
+    function: Literal[
+        "validate", "validate_compiled", "localise", "inspect", "inspect_checkpoint",
+        "inspect_breaks",
+    ]  # fmt: skip
     arguments: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -44,6 +47,8 @@ def perform_call(call: ApiCall, tell: Tell = ignore_events) -> CallValue:
             return api.inspect_breaks(**arguments, tell=tell)
         case "localise":
             return api.localise(**arguments, tell=tell)
+        case "validate_compiled":
+            return api.validate_compiled(**arguments, tell=tell)
         case "validate":
             return api.validate(**arguments, tell=tell)
 
