@@ -161,7 +161,7 @@ class Eager(EagerVariants):
         return {name: to_array(tensor) for name, tensor in self._tensors(feed).items()}
 
     def run_untraced(self, feed: Feed) -> Outputs:
-        """Run one feed as `run` does, without counting steps: dynamo would be slow while counted."""
+        """Run one feed as `run` does, without counting steps, which slows dynamo down."""
         return self._arrays(feed)
 
     def run_with_deadline(self, feed: Feed) -> Outputs:

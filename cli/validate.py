@@ -23,7 +23,7 @@ from .run_options import file_move, is_on_command_line, load_private_key, proces
 
 if TYPE_CHECKING:
     from ..core.children.limits import ProcessLimits
-    from ..pipeline.order import Judging, Source
+    from ..pipeline.order import Source
     from ..reports.report_formats import ReportFormat
 
 _MOVE_OPTIONS = {"samples", "allow-pickle", "trust"}  # these are of the record as well
@@ -53,20 +53,18 @@ def validate(
     from .streams import set_output_folder
 
     call, files = read_record(CallOptions, given), read_record(FileOptions, given)
+    if files.compiled:
+        raise typer.Exit(_validate_compiled(path, context, given))
     trusts_code = bool(given.get("trust") or given.get("trust-engine"))
     source = _read_eager_side(given, trust=trusts_code)
     measuring = make_measuring(given, calibrates=False)
     if files.rejudge:
         refuse_others(given, _REJUDGE_OPTIONS, "with --rejudge, which runs no model", "remove it")
-    if files.compiled:
-        where = "with --compiled, which judges no artifact"
-        refuse_others(given, _COMPILED_OPTIONS, where, "remove it")
     judging = make_judging(given, read_limits(call.tolerance))
     reports = parse_folder_formats(path, call.report)
     settings = make_settings({**given, "trust-engine": trusts_code})
     set_output_folder(path)
-    judges_all = not (files.rejudge or files.compiled)
-    sign = _keep_signature(path, call.sign_key, context, judges_all=judges_all)
+    sign = _keep_signature(path, call.sign_key, context, judges_all=not files.rejudge)
     with (
         remove_stale_reports(path, reports),
         Screen(quiet=call.quiet) as screen,
@@ -74,9 +72,6 @@ def validate(
     ):
         if files.rejudge:
             result: Manifest | Verdict = rejudge(path, judging=judging, tell=screen)
-        elif files.compiled:
-            terms = replace(judging, trusts_record=trusts)
-            result = _judge_compiled(path, given, terms, screen)
         else:
             arguments = {
                 "path": path, "against": source, "precision": files.precision,
@@ -160,16 +155,27 @@ def _judge_again(
     return run_call(call, Verdict, bounds, tell)
 
 
-def _judge_compiled(folder: Path, given: Given, judging: Judging, tell: Tell) -> Verdict:
-    """The verdict on the eager module of a folder under torch.compile."""
+def _validate_compiled(path: Path, context: typer.Context, given: Given) -> int:
+    """Judge the eager module of a folder under torch.compile, show the verdict; the exit code."""
     from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.make_order import make_judging
+    from .console import Screen
+    from .streams import set_output_folder
 
-    arguments = {
-        "folder": folder, "mode": read_record(FileOptions, given).compiled, "judging": judging,
-        "moved": file_move(given),
-    }  # fmt: skip
-    call = ApiCall(function="validate_compiled", arguments=arguments)
-    return run_call(call, Verdict, process_bounds(read_record(CallOptions, given)), tell)
+    where = "with --compiled, which judges no artifact"
+    refuse_others(given, _COMPILED_OPTIONS, where, "remove it")
+    call = read_record(CallOptions, given)
+    judging = make_judging(given, read_limits(call.tolerance))
+    set_output_folder(path)
+    sign = _keep_signature(path, call.sign_key, context, judges_all=False)
+    with Screen(quiet=call.quiet) as screen, sign(screen) as trusts:
+        arguments = {
+            "folder": path, "mode": read_record(FileOptions, given).compiled,
+            "judging": replace(judging, trusts_record=trusts), "moved": file_move(given),
+        }  # fmt: skip
+        judge = ApiCall(function="validate_compiled", arguments=arguments)
+        verdict = run_call(judge, Verdict, process_bounds(call), screen)
+    return _show_result(verdict, path, (), json=call.json)
 
 
 def _keep_signature(

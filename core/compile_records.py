@@ -7,6 +7,14 @@ from dataclasses import dataclass, field
 
 from .verdict import Verdict
 
+COMPILED = "torch.compile"
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+
+
+def compiled_name(mode: str) -> str:
+    """Return the name of a compiled module in verdicts and in rows of a benchmark."""
+    return COMPILED if mode == "default" else f"{COMPILED}:{mode}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SourceLine:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.compile_records import COMPILE_MODES
 from .option_spec import Commands, Panel, ValueKind, option, switch
 
 # fmt: off
 On = Commands
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 _T, _P = ValueKind.TRUTH, ValueKind.PATH
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..capture.dynamo_watch import plain_name
 from ..converters.runner_base import RunnerBase
-from ..core.compile_records import CompiledVerdict
+from ..core.compile_records import COMPILED, CompiledVerdict, compiled_name
 from ..core.contract import (
     EAGER,
     Converted,
@@ -22,10 +22,16 @@ from ..core.contract import (
     Readiness,
     Runner,
 )
-from ..core.errors import CheckpointError, ConversionError, RunnerError, UsageError, first_line
+from ..core.errors import (
+    CheckpointError,
+    ConversionError,
+    ErrorCode,
+    RunnerError,
+    UsageError,
+    first_line,
+)
 from ..core.events import Tell, ignore_events
 from ..core.kinds import Capture, Precision
-from ..core.manifest import Manifest
 from ..core.records import Coverage
 from ..core.signature import Signature
 from ..core.verdict import Verdict
@@ -40,24 +46,6 @@ from .verdict_rules import judge_candidate
 
 if TYPE_CHECKING:
     from ..checkpoints.eager_model import Eager
-
-COMPILED = "torch.compile"
-
-
-def compiled_name(mode: str) -> str:
-    """Return the name of a compiled module in verdicts and in rows of a benchmark."""
-    return COMPILED if mode == "default" else f"{COMPILED}:{mode}"
-
-
-def find_compiled_verdict(manifest: Manifest, mode: str, device: str) -> Verdict | None:
-    """Return the recorded verdict on a compiled module, if it is of this torch and device."""
-    version = metadata.version("torch")
-    found = (
-        one.verdict
-        for one in manifest.compiled
-        if (one.mode, one.torch, one.verdict.device) == (mode, version, device)
-    )
-    return next(found, None)
 
 
 def validate_compiled(
@@ -80,6 +68,13 @@ def validate_compiled(
     Raises:
         ModelcError: the folder or the checkpoint cannot be used.
     """
+    if not folder.is_dir():
+        raise UsageError(
+            f"--compiled requires an output folder, not {folder}",
+            hint=f"give its folder: modelc validate {folder.parent} --compiled {mode}",
+            option="compiled",
+            code=ErrorCode.NO_EFFECT,
+        )
     manifest = load_manifest(folder)
     run = find_recorded_run(manifest, folder, moved, judging)
     if run.judging.device not in (None, "cpu"):
@@ -87,6 +82,7 @@ def validate_compiled(
             f"--compiled judges on the CPU, not on {run.judging.device}",
             hint="remove --device",
             option="device",
+            code=ErrorCode.NO_EFFECT,
         )
     with open_folder(folder) as place:
         place.own(file.name for file in manifest.files)

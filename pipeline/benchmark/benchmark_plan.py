@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from importlib import metadata
 from itertools import product
 
 from ...calibration.feed_form import FeedForm
 from ...converters.registry import TARGETS, is_stage, target_named
+from ...core.compile_records import COMPILE_MODES, compiled_name
 from ...core.contract import Native, Target
 from ...core.errors import ErrorCode, Hint, UsageError, unknown_name_error
 from ...core.kinds import Precision
@@ -19,8 +21,7 @@ from ...core.target_extensions import SelfTuned
 from ..order import Source
 from .benchmark_records import EAGER_ROW
 
-COMPILED_ROW = "torch.compile"
-MODES = ("default", "reduce-overhead", "max-autotune")
+MODES = COMPILE_MODES
 PASSED, REJECTED, UNJUDGED = "passed", "rejected", "not judged"
 
 
@@ -135,8 +136,9 @@ def plan_rows(
     """
     rows = [RowSpec(name=EAGER_ROW, runtime="torch", verdict="reference")]
     for mode in options.compile_modes:
-        title = COMPILED_ROW if mode == "default" else f"{COMPILED_ROW}:{mode}"
-        rows.append(RowSpec(name=title, runtime="torch", mode=mode))
+        verdict = _find_compiled_verdict(manifest, mode, options.device)
+        row = RowSpec(name=compiled_name(mode), runtime="torch", mode=mode, verdict=verdict)
+        rows.append(row)
     skipped: dict[str, str] = {}
     for artifact in manifest.artifacts:
         target = target_named(artifact.target, targets)
@@ -149,6 +151,15 @@ def plan_rows(
     if not options.only:
         return tuple(rows), skipped
     return _select(rows, options.only), {}
+
+
+def _find_compiled_verdict(manifest: Manifest, mode: str, device: str) -> str:
+    """Return the verdict that `validate --compiled` recorded on this device with this torch."""
+    version = metadata.version("torch")
+    for one in manifest.compiled:
+        if (one.mode, one.torch, one.verdict.device) == (mode, version, device):
+            return PASSED if one.verdict.passed else REJECTED
+    return UNJUDGED
 
 
 def _describe_skip(
