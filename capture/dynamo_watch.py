@@ -229,12 +229,12 @@ def _observe(owner: type, name: str, note: Callable[..., None]) -> Iterator[None
         yield
         return
 
-    def observed(self: object, *args: Any, **kwargs: Any) -> Any:
+    def call_method(self: object, *args: Any, **kwargs: Any) -> Any:
         result = method(self, *args, **kwargs)
         note(result, **kwargs)
         return result
 
-    setattr(owner, name, observed)
+    setattr(owner, name, call_method)
     try:
         yield
     finally:

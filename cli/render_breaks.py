@@ -18,7 +18,7 @@ def show_breaks(report: CompileReport) -> None:
     console, first = result_console(), report.traces[0]
     domain = "  ".join(report.inputs)
     print_line(console, escape(f"{report.checkpoint}: torch.compile {report.torch} over {domain}"))
-    table = new_table("", *(_setting_text(trace) for trace in report.traces))
+    table = new_table("", *(_dynamic_text(trace) for trace in report.traces))
     rows = [_cells(trace) for trace in report.traces]
     for name in rows[0]:
         table.add_row(name, *(escape(row[name]) for row in rows))
@@ -37,7 +37,7 @@ def show_breaks(report: CompileReport) -> None:
     print_lines(console, _problem_lines(report.traces))
 
 
-def _setting_text(trace: CompileTrace) -> str:
+def _dynamic_text(trace: CompileTrace) -> str:
     return "default" if trace.dynamic is None else f"dynamic={trace.dynamic}"
 
 
@@ -114,7 +114,7 @@ def _recompile_line(one: Recompile) -> str:
 
 def _problem_lines(traces: Sequence[CompileTrace]) -> Iterator[str]:
     for trace in traces:
-        setting = "" if trace.dynamic is None else f"with {_setting_text(trace)}, "
+        setting = "" if trace.dynamic is None else f"with {_dynamic_text(trace)}, "
         if trace.limit is not None:
             yield (
                 f"[yellow]{setting}the limit of {trace.limit} compilations of one function is "

@@ -11,7 +11,7 @@ COMPILED = "torch.compile"
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
 
-def compiled_name(mode: str) -> str:
+def name_compiled(mode: str) -> str:
     """Return the name of a compiled module in verdicts and in rows of a benchmark."""
     return COMPILED if mode == "default" else f"{COMPILED}:{mode}"
 

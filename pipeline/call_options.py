@@ -44,7 +44,7 @@ class FileOptions:
         "Judge the eager module under torch.compile in this mode instead of the artifacts, and "
         "record the verdict: default, reduce-overhead or max-autotune.",
         Panel.VALIDATION, commands=On.VALIDATE, key=False, choices=COMPILE_MODES,
-        lists_choices=True, parse=str)
+        lists_choices=True, parse=str, metavar="MODE")
     activations: str = option(
         "2GiB", "activations", "Memory limit of activations, as 512MB or 2GiB.", commands=On.DEBUG,
         key=False, metavar="SIZE")

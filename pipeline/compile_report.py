@@ -43,21 +43,21 @@ _SETTINGS = (None, True)  # of `dynamic`
 
 
 def inspect_breaks(
-    source: Source, judging: Judging | None = None, tell: Tell = ignore_events
+    source: Source, judging: Judging | None = None, on_event: Tell = ignore_events
 ) -> CompileReport:
     """Compile a model with dynamo and run it over its domain, without a compiler behind it.
 
     Args:
         source: the checkpoint and its inputs.
         judging: the number of feeds and their seed.
-        tell: receives progress events.
+        on_event: receives progress events.
 
     Raises:
         ModelcError: the checkpoint cannot be read, or the eager model does not run.
     """
     judging = judging or Judging()
     with tempfile.TemporaryDirectory(prefix="modelc-breaks-") as folder:
-        progress = Progress(tell=tell, logs=Path(folder))
+        progress = Progress(tell=on_event, logs=Path(folder))
         checkpoint = read_checkpoint(source, progress)
         eager = open_reference(source, checkpoint, judging, progress, wanted=lambda _: True)
         title = "torch.compile"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..capture.dynamo_watch import plain_name
 from ..converters.runner_base import RunnerBase
-from ..core.compile_records import COMPILED, CompiledVerdict, compiled_name
+from ..core.compile_records import COMPILED, CompiledVerdict, name_compiled
 from ..core.contract import (
     EAGER,
     Converted,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 def validate_compiled(
     folder: Path,
     mode: str = "default",
-    tell: Tell = ignore_events,
+    on_event: Tell = ignore_events,
     *,
     moved: Moved | None = None,
     judging: Judging | None = None,
@@ -61,7 +61,7 @@ def validate_compiled(
     Args:
         folder: an output folder.
         mode: the mode of torch.compile.
-        tell: receives progress events.
+        on_event: receives progress events.
         moved: the current places of checkpoint and samples.
         judging: feeds, seed and tolerances; as recorded where not set.
 
@@ -86,9 +86,9 @@ def validate_compiled(
         )
     with open_folder(folder) as place:
         place.own(file.name for file in manifest.files)
-        progress = Progress(tell=tell, logs=place.logs)
+        progress = Progress(tell=on_event, logs=place.logs)
         eager = run.open_eager(run.read_checkpoint(progress), progress)
-        name = compiled_name(mode)
+        name = name_compiled(mode)
         candidate = Candidate(
             name=name,
             target=_CompiledTarget(model=eager.model, mode=mode),

@@ -10,7 +10,7 @@ from itertools import product
 
 from ...calibration.feed_form import FeedForm
 from ...converters.registry import TARGETS, is_stage, target_named
-from ...core.compile_records import COMPILE_MODES, compiled_name
+from ...core.compile_records import COMPILE_MODES, name_compiled
 from ...core.contract import Native, Target
 from ...core.errors import ErrorCode, Hint, UsageError, unknown_name_error
 from ...core.kinds import Precision
@@ -137,7 +137,7 @@ def plan_rows(
     rows = [RowSpec(name=EAGER_ROW, runtime="torch", verdict="reference")]
     for mode in options.compile_modes:
         verdict = _find_compiled_verdict(manifest, mode, options.device)
-        row = RowSpec(name=compiled_name(mode), runtime="torch", mode=mode, verdict=verdict)
+        row = RowSpec(name=name_compiled(mode), runtime="torch", mode=mode, verdict=verdict)
         rows.append(row)
     skipped: dict[str, str] = {}
     for artifact in manifest.artifacts:

@@ -44,11 +44,11 @@ def perform_call(call: ApiCall, tell: Tell = ignore_events) -> CallValue:
         case "inspect_checkpoint":
             return api.inspect_checkpoint(**arguments)
         case "inspect_breaks":
-            return api.inspect_breaks(**arguments, tell=tell)
+            return api.inspect_breaks(**arguments, on_event=tell)
         case "localise":
             return api.localise(**arguments, tell=tell)
         case "validate_compiled":
-            return api.validate_compiled(**arguments, tell=tell)
+            return api.validate_compiled(**arguments, on_event=tell)
         case "validate":
             return api.validate(**arguments, tell=tell)
 

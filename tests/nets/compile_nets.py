@@ -42,7 +42,7 @@ class Branching(nn.Module):
         x = self.layer(x) * self.scale
         if x.sum() > 0:
             x = x + 1
-        print("inside of the model")
+        print("inside")
         count = int(x.sum().item()) % 3
         wave = torch.from_numpy(np.ascontiguousarray(np.sin(x.numpy())))
         return x + wave + count

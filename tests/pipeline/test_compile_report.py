@@ -59,7 +59,7 @@ def test_with_dynamic_shapes_only_a_batch_of_one_recompiles(report_of: Inspect) 
 def test_each_break_has_the_line_of_the_user(report_of: Inspect) -> None:
     found = report_of("Branching")
     codes = [_code(one) for one in found.traces[0].breaks]
-    assert codes[:2] == ["if x.sum() > 0:", 'print("inside of the model")']
+    assert codes[:2] == ["if x.sum() > 0:", 'print("inside")']
     assert "count = int(x.sum().item()) % 3" in codes
     assert all(one.kind for one in found.traces[0].breaks)
 
@@ -87,7 +87,7 @@ def test_a_graph_for_each_size_reaches_the_limit(report_of: Inspect) -> None:
     guard = trace.sizes[0]
     assert (guard.dim, guard.low, guard.high) == ("batch", 16, 16)
     assert guard.place is not None
-    assert guard.place.code == "for number in range(x.shape[0]):"
+    assert guard.place.code.startswith("for number")
     last = trace.recompiles[-1]
     assert (last.place, last.guards[0].dim) == (guard.place, "batch")
 

@@ -72,7 +72,7 @@ def wrong_for_large_batches(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Ca
     return run_graph
 
 
-def recorded(folder: Path) -> tuple[CompiledVerdict, ...]:
+def read_records(folder: Path) -> tuple[CompiledVerdict, ...]:
     manifest = read_manifest(folder)
     assert manifest is not None
     return manifest.compiled
@@ -86,7 +86,7 @@ def test_a_good_compiled_module_passes_on_all_feeds(
     found = validate_compiled(folder)
     assert (found.state, found.artifact) == (State.PASSED, "torch.compile")
     assert {"min", "opt", "max", "batch-2"} <= set(found.feeds)
-    assert [(one.mode, one.verdict) for one in recorded(folder)] == [("default", found)]
+    assert [(one.mode, one.verdict) for one in read_records(folder)] == [("default", found)]
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_a_module_that_is_wrong_for_some_sizes_is_rejected_with_the_feed(
     assert (found.state, ReasonCode.OUTPUT_DIFFERS in reason_codes(found)) == (State.FAILED, True)
     assert {"opt", "max"} <= wrong
     assert not {"min", "batch-2", "batch-3"} & wrong
-    assert recorded(folder)[0].verdict.state is State.FAILED
+    assert read_records(folder)[0].verdict.state is State.FAILED
 
 
 def test_a_backend_that_raises_is_an_error(
@@ -136,7 +136,7 @@ def test_another_verdict_of_the_mode_replaces_the_first(
     validate_compiled(folder)
     validate_compiled(folder)
     validate_compiled(folder, "max-autotune")
-    assert [one.mode for one in recorded(folder)] == ["default", "max-autotune"]
+    assert [one.mode for one in read_records(folder)] == ["default", "max-autotune"]
 
 
 def test_only_a_folder_on_the_cpu_is_judged(folder_of: Callable[[str], Path]) -> None:
