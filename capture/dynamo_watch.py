@@ -22,6 +22,7 @@ _MAX_HINT = 200  # characters
 _RESUME = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")  # dynamo's name of a function's rest
 # torch's kinds of guards on Python values; all others are on types, identities and tensors
 _VALUE_GUARDS = frozenset(("CONSTANT_MATCH", "EQUALS_MATCH"))
+_RESULT = "the result"  # of a call, in place of torch's name for it
 _GIVEN_UP = frozenset(("Unsupported", "UserError"))  # errors that make a function run eagerly
 _FIRST_DYNAMIC_SIZE = 2  # torch compiles the sizes 0 and 1 apart, without a guard of the user's
 
@@ -211,10 +212,13 @@ class DynamoWatch:
         """Return the Python values of the user's code that the graphs have as constants."""
         found: dict[str, ValueGuard] = {}
         for guard in self.guards:
-            place = _innermost(guard.user_stack or ())
-            if guard.create_fn_name() in _VALUE_GUARDS and place and guard.code_list:
+            place, name = _innermost(guard.user_stack or ()), _plain_source(guard.name)
+            if guard.create_fn_name() not in _VALUE_GUARDS or not (place and guard.code_list):
+                continue
+            if "__" not in name:  # Python's and torch's own attributes are not the user's
                 text = _plain_source(guard.code_list[-1])
-                found.setdefault(text, ValueGuard(text=text, place=place))
+                name = _RESULT if name.startswith(_RESULT) else name
+                found.setdefault(text, ValueGuard(name=name, text=text, place=place))
         return list(found.values())
 
 
@@ -295,12 +299,12 @@ def _plain_reason(text: str | None) -> str:
     if not text:
         return ""
     first = text.splitlines()[0].partition(": ")[2] or text
-    return _plain_source(first.partition("  # ")[0])
+    return _plain_source(first.partition("  # ")[0]).strip()
 
 
 def _plain_source(text: str) -> str:
     """Return torch's expression with `x` in place of `L['x']`, and no name for a bare result."""
-    return re.sub(r"\b___stack\d+", "the result", re.sub(r"L\['(\w+)'\]", r"\1", text))
+    return re.sub(r"\b___stack\d+", _RESULT, re.sub(r"L\['(\w+)'\]", r"\1", text))
 
 
 def _innermost(stack: Sequence[FrameSummary]) -> SourceLine | None:

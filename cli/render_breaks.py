@@ -6,7 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.markup import escape
 
-from ..core.compile_records import CompileReport, CompileTrace, GraphBreak, Recompile, SizeGuard
+from ..core.compile_records import (
+    CompileReport,
+    CompileTrace,
+    GraphBreak,
+    Recompile,
+    SizeGuard,
+    ValueGuard,
+)
 from .console import new_table, print_line, print_lines, result_console
 
 _MAX_SHOWN = 10  # lines of one kind
@@ -30,7 +37,7 @@ def show_breaks(report: CompileReport) -> None:
         print_line(console, f"[bold]guards[/] {_guards_text(first)}")
     if first.values:
         print_line(console, "[bold]constants[/] of the graphs: another value recompiles")
-        print_lines(console, _few(escape(f"  {one.text}  {one.place}") for one in first.values))
+        print_lines(console, _few(_value_lines(first.values)))
     if first.recompiles:
         print_line(console, "[bold]recompiles[/]")
         print_lines(console, _few(map(_recompile_line, first.recompiles)))
@@ -76,7 +83,7 @@ def _merge_breaks(traces: Sequence[CompileTrace]) -> list[GraphBreak]:
 
 def _break_lines(breaks: Sequence[GraphBreak]) -> Iterator[str]:
     for one in breaks:
-        place = str(one.place) if one.place else "in a library"
+        place = str(one.place) if one.place else "without a source line"
         times = f", {one.count} times" if one.count > 1 else ""
         code = f"  {one.place.code}" if one.place else ""
         yield f"[bold]graph break[/] {escape(f'{place}{times}{code}')}" + _break_text(one)
@@ -104,6 +111,16 @@ def _size_lines(traces: Sequence[CompileTrace]) -> Iterator[str]:
         yield f"[bold]limited size[/] {escape(place)}  {escape('; '.join(ranges))}"
 
 
+def _value_lines(values: Sequence[ValueGuard]) -> Iterator[str]:
+    """Yield a line for each value, with the number of its other values."""
+    groups: dict[tuple[str, str], list[ValueGuard]] = {}
+    for one in values:
+        groups.setdefault((one.name, str(one.place)), []).append(one)
+    for (_, place), found in groups.items():
+        more = f" and {len(found) - 1} other values" if len(found) > 1 else ""
+        yield escape(f"  {found[0].text}{more}  {place}")
+
+
 def _recompile_line(one: Recompile) -> str:
     sizes = ", ".join(f"{name} {size}" for name, size in one.sizes.items())
     feed = one.feed if not sizes or sizes == one.feed else f"{one.feed} ({sizes})"
@@ -117,9 +134,9 @@ def _problem_lines(traces: Sequence[CompileTrace]) -> Iterator[str]:
         setting = "" if trace.dynamic is None else f"with {_dynamic_text(trace)}, "
         if trace.limit is not None:
             yield (
-                f"[yellow]{setting}the limit of {trace.limit} compilations of one function is "
-                "reached[/]: on further feeds it runs eagerly, without notice (with "
-                "fullgraph=True, it raises)"
+                f"[yellow]{setting}the limit of {trace.limit} compilations of a function is "
+                f"reached[/]: {escape(', '.join(trace.limited))} runs eagerly on further feeds, "
+                "without notice (with fullgraph=True, it raises)"
             )
         if trace.failure is not None:
             at = f" ({trace.failure.place})" if trace.failure.place else ""

@@ -73,8 +73,9 @@ class SizeGuard:
 
 @dataclass(frozen=True, kw_only=True)
 class ValueGuard:
-    """A Python value of the model that a graph has as a constant, as `self.scale == 2.0`."""
+    """A Python value that a graph has as a constant: `self.scale` in `self.scale == 2.0`."""
 
+    name: str
     text: str
     place: SourceLine | None = None
 
@@ -124,7 +125,8 @@ class CompileTrace:
         sizes: limits on dims of the domain.
         values: Python values that are constants of the graphs.
         recompiles: compilations after the first of a function.
-        limit: the limit of recompiles if it was reached: the function then runs eagerly.
+        limit: the limit of compilations of a function if it was reached.
+        limited: the functions that reached it: they run eagerly on further feeds.
         failure: the error that ended it.
     """
 
@@ -138,6 +140,7 @@ class CompileTrace:
     values: tuple[ValueGuard, ...] = ()
     recompiles: tuple[Recompile, ...] = ()
     limit: int | None = None
+    limited: tuple[str, ...] = ()
     failure: CompileFailure | None = None
 
 

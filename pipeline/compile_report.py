@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 _SIZES = 12  # of a dim, which is more than torch's limit of recompiles
 _MAX_FEEDS = 64
+_MAX_COMPILATIONS = 10_000  # in a run
+_SECONDS = 30.0  # of a setting, after which further values at known sizes are left out
 _SETTINGS = (None, True)  # of `dynamic`
 
 
@@ -70,7 +74,11 @@ def inspect_breaks(
             traces = []
             for number, dynamic in enumerate(_SETTINGS):
                 tracer = _Tracer(eager=eager, dynamic=dynamic)
+                began = time.monotonic()
                 for done, feed in enumerate(feeds, start=1):
+                    late = time.monotonic() - began > _SECONDS
+                    if late and feed.kind not in SIZED:
+                        continue
                     if not tracer.run(feed):
                         break
                     total = len(_SETTINGS) * len(feeds)
@@ -89,15 +97,17 @@ def inspect_breaks(
 
 @contextmanager
 def _use_dynamo() -> Iterator[None]:
-    """Make dynamo report its limit as an error, and forget all that it compiled afterwards."""
+    """Make dynamo record all compilations, and forget them afterwards."""
     import torch
     import torch._dynamo
-    from torch._dynamo import config
+    from torch._dynamo import config, utils
 
+    utils.set_compilation_metrics_limit(_MAX_COMPILATIONS)
     try:
-        with torch.no_grad(), config.patch(fail_on_recompile_limit_hit=True, suppress_errors=False):
+        with torch.no_grad(), config.patch(suppress_errors=False):
             yield
     finally:
+        utils.set_compilation_metrics_limit(utils.DEFAULT_COMPILATION_METRICS_LIMIT)
         torch._dynamo.reset()
 
 
@@ -172,7 +182,7 @@ class _Tracer:
     operators: int = 0
     feeds: int = 0
     breaks: dict[tuple[object, ...], GraphBreak] = field(default_factory=dict)
-    guards: dict[str, int] = field(default_factory=dict)
+    guards: Counter[str] = field(default_factory=Counter)
     sizes: dict[SizeGuard, None] = field(default_factory=dict)
     values: dict[str, ValueGuard] = field(default_factory=dict)
     recompiles: list[Recompile] = field(default_factory=list)
@@ -203,27 +213,31 @@ class _Tracer:
         from torch._dynamo.exc import FailOnRecompileLimitHit
         from torch._dynamo.utils import clear_compilation_metrics
 
-        model = self.eager.model
+        model, had_limit = self.eager.model, self.limit is not None
         tensors = _make_tensors(model, feed.arrays)
         self._watch = watch = DynamoWatch(given=tensors)
         arguments, named = model.bind(tensors)
         clear_compilation_metrics()
         try:
-            with watch.watch():
+            with watch.watch(), config.patch(fail_on_recompile_limit_hit=not self.limit):
                 self._compiled(*arguments, **named)
         except FailOnRecompileLimitHit:
             self.limit = config.recompile_limit
         except Exception as error:  # noqa: BLE001 - of dynamo: eager accepts the feed
             self.failure = _describe_failure(error, feed)
+        is_cut_off = self.limit is not None and not had_limit
         self._collect(watch, feed)
+        if is_cut_off:
+            return self.run(feed)
         self.feeds += 1
-        return self.limit is None and self.failure is None
+        return self.failure is None
 
     def _collect(self, watch: DynamoWatch, feed: NamedFeed) -> None:
         compilations = watch.compilations()
-        if not self.feeds:
-            self.graphs, self.operators = len(watch.graphs), watch.operators
-            self.guards = watch.guard_kinds()
+        if not self.feeds:  # a feed that is cut off at the limit is run again
+            self.graphs += len(watch.graphs)
+            self.operators += watch.operators
+            self.guards.update(watch.guard_kinds())
         self._add_breaks(watch.breaks, feed)
         for value in watch.value_guards():
             self.values.setdefault(value.text, value)
@@ -243,7 +257,10 @@ class _Tracer:
             known = fresh.get(key, replace(one, feed=feed.name, count=0))
             count = known.count + (0 if one.function and known.count else 1)
             fresh[key] = replace(known, count=count, function=known.function or one.function)
-        self.breaks = {**self.breaks, **{k: v for k, v in fresh.items() if k not in self.breaks}}
+        for spot, one in fresh.items():
+            before = self.breaks.setdefault(spot, one)
+            if before is not one and before.feed == feed.name:
+                self.breaks[spot] = replace(before, count=before.count + one.count)
 
     def _make_recompile(
         self, one: Compilation, earlier: Sequence[Compilation], feed: NamedFeed
@@ -280,6 +297,13 @@ class _Tracer:
                 place=limit.place,
             )
 
+    def _list_limited(self) -> Iterator[str]:
+        """Yield the functions that were compiled as often as torch allows."""
+        for (_, _, name), made in self.known.items():
+            if self.limit is not None and len(made) >= self.limit:
+                place = made[0].definition
+                yield f"{name} ({place})" if place else name
+
     def finish(self) -> CompileTrace:
         """Return what was collected."""
         return CompileTrace(
@@ -288,10 +312,11 @@ class _Tracer:
             operators=self.operators,
             feeds=self.feeds,
             breaks=tuple(self.breaks.values()),
-            guards=self.guards,
+            guards=dict(self.guards.most_common()),
             sizes=tuple(self.sizes),
             values=tuple(self.values.values()),
             recompiles=tuple(self.recompiles),
             limit=self.limit,
+            limited=tuple(self._list_limited()),
             failure=self.failure,
         )
