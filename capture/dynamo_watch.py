@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..checkpoints.data_branches import shorten_path
 from ..checkpoints.source_positions import is_user_file
 from ..core.compile_records import GraphBreak, SourceLine, ValueGuard
+from ..core.errors import ErrorCode, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -212,7 +213,9 @@ class DynamoWatch:
         """Return the Python values of the user's code that the graphs have as constants."""
         found: dict[str, ValueGuard] = {}
         for guard in self.guards:
-            place, name = _innermost(guard.user_stack or ()), _plain_source(guard.name)
+            # of a layer of torch, the innermost line is torch's own
+            place = _innermost((guard.user_stack or ())[-1:])
+            name = _plain_source(guard.name)
             if guard.create_fn_name() not in _VALUE_GUARDS or not (place and guard.code_list):
                 continue
             if "__" not in name:  # Python's and torch's own attributes are not the user's
@@ -220,6 +223,22 @@ class DynamoWatch:
                 name = _RESULT if name.startswith(_RESULT) else name
                 found.setdefault(text, ValueGuard(name=name, text=text, place=place))
         return list(found.values())
+
+
+def check_compilable(module: torch.nn.Module) -> None:
+    """Check that `torch.compile` takes the module.
+
+    Raises:
+        UsageError: it is a TorchScript module.
+    """
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UsageError(
+            "torch.compile takes no TorchScript module, which the checkpoint contains",
+            hint="give the weights of the module itself, with --model",
+            code=ErrorCode.UNSUPPORTED,
+        )
 
 
 @contextmanager

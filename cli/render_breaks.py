@@ -51,7 +51,7 @@ def _dynamic_text(trace: CompileTrace) -> str:
 def _cells(trace: CompileTrace) -> dict[str, str]:
     recompiles = str(len(trace.recompiles))
     return {
-        "graphs": str(trace.graphs) if trace.graphs else "0: all of it runs eagerly",
+        "graphs": str(trace.graphs) if trace.graphs or trace.failure else "0: all runs eagerly",
         "operators": str(trace.operators),
         "graph breaks": str(sum(one.count for one in trace.breaks)),
         "feeds": str(trace.feeds),

@@ -12,7 +12,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..capture.dynamo_watch import Compilation, DynamoWatch, GraphLimit, describe_break
+from ..capture.dynamo_watch import (
+    Compilation,
+    DynamoWatch,
+    GraphLimit,
+    check_compilable,
+    describe_break,
+)
 from ..core.compile_records import (
     CompileFailure,
     CompileReport,
@@ -64,6 +70,7 @@ def inspect_breaks(
         progress = Progress(tell=on_event, logs=Path(folder))
         checkpoint = read_checkpoint(source, progress)
         eager = open_reference(source, checkpoint, judging, progress, wanted=lambda _: True)
+        check_compilable(eager.model.module)
         title = "torch.compile"
         with progress.step(title, log="compile"), _use_dynamo():
             before = eager.model.before()
@@ -142,9 +149,10 @@ def _further_sizes(signature: Signature) -> Iterator[dict[str, int]]:
 
 
 def _make_tensors(model: Eager, feed: Feed) -> list[Any]:
+    import numpy as np
     import torch
 
-    return [torch.tensor(feed[name]) for name in model.inputs]
+    return [torch.from_numpy(np.array(feed[name], order="C")) for name in model.inputs]
 
 
 def _try_fullgraph(model: Eager, feed: NamedFeed) -> GraphBreak | None:

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..capture.dynamo_watch import plain_name
+from ..capture.dynamo_watch import check_compilable, plain_name
 from ..converters.runner_base import RunnerBase
 from ..core.compile_records import COMPILED, CompiledVerdict, name_compiled
 from ..core.contract import (
@@ -88,6 +88,7 @@ def validate_compiled(
         place.own(file.name for file in manifest.files)
         progress = Progress(tell=on_event, logs=place.logs)
         eager = run.open_eager(run.read_checkpoint(progress), progress)
+        check_compilable(eager.model.module)
         name = name_compiled(mode)
         candidate = Candidate(
             name=name,

@@ -70,6 +70,13 @@ def test_a_converted_model_is_no_checkpoint(door: Door, digits_copy: Path) -> No
     assert "error: " in ran.stderr
 
 
+def test_a_torchscript_module_is_usage(door: Door, tmp_path: Path) -> None:
+    path = tmp_path / "net.pt"
+    torch.jit.save(torch.jit.script(torch.nn.Sequential(torch.nn.ReLU())), path)
+    ran = door("inspect", path, "--breaks", "--quiet", "--trust", "--input", "input:float32[2,4]")
+    assert (ran.returncode, "TorchScript" in ran.stderr) == (2, True)
+
+
 def test_validate_judges_the_compiled_module_alone(door: Door, digits_copy: Path) -> None:
     ran = door("validate", digits_copy / "model.onnx", "--compiled", "default")
     assert (ran.returncode, "--compiled" in ran.stderr) == (2, True)
