@@ -28,12 +28,14 @@ if TYPE_CHECKING:
         build,
         export,
         inspect,
+        inspect_breaks,
         inspect_checkpoint,
         localise,
         rejudge,
         run,
         targets,
         validate,
+        validate_compiled,
     )
 
 __all__ = [
@@ -58,12 +60,14 @@ __all__ = [
     "build",
     "export",
     "inspect",
+    "inspect_breaks",
     "inspect_checkpoint",
     "localise",
     "rejudge",
     "run",
     "targets",
     "validate",
+    "validate_compiled",
 ]
 
 

@@ -9,9 +9,9 @@ import typer
 
 from ..core.errors import UsageError
 from ..pipeline.call_options import CallOptions
-from ..pipeline.option_spec import Given, Panel, read_record
-from ..pipeline.option_table import SourceOptions
-from .command_options import with_options
+from ..pipeline.option_spec import Given, Panel, read_record, specs_of
+from ..pipeline.option_table import JudgingOptions, SourceOptions
+from .command_options import refuse, with_options
 from .judging_options import parse_formats
 from .run_options import load_public_key, process_bounds, run_call
 
@@ -103,10 +103,22 @@ def verify(
 @with_options("inspect")
 def inspect(
     path: Annotated[Path, typer.Argument(help="A converted model or a checkpoint.")],
+    breaks: Annotated[
+        bool,
+        typer.Option(
+            "--breaks",
+            help="Compile the checkpoint's model with torch.compile over its domain; show graph "
+            "breaks, guards and recompiles with their source lines.",
+            rich_help_panel=Panel.CAPTURE,
+        ),
+    ] = False,
     *,
     given: Given,
 ) -> None:
-    """Show the inputs, outputs and operators of a model file, or the weights of a checkpoint."""
+    """Show what a model file or a checkpoint holds, or what torch.compile makes of a model.
+
+    Of a model file: inputs, outputs and operators; of a checkpoint: its sets of weights.
+    """
     from ..checkpoints.weight_sets import weights_kind
     from ..pipeline.inspection import CheckpointContents, InspectedFile
     from ..pipeline.isolation.worker import ApiCall
@@ -116,6 +128,11 @@ def inspect(
 
     call, trust = read_record(CallOptions, given), read_record(SourceOptions, given).trust
     bounds = process_bounds(call)
+    if breaks:
+        _inspect_breaks(path, given)
+        return
+    options = [one.name for kind in (SourceOptions, JudgingOptions) for one in specs_of(kind)]
+    refuse(given, set(options) - {"trust"}, "without --breaks", "add --breaks, or remove it")
     if weights_kind(path):
         look = ApiCall(function="inspect_checkpoint", arguments={"path": path})
         contents = run_call(look, CheckpointContents, bounds)
@@ -127,6 +144,26 @@ def inspect(
         show_json(encode_json(looked))
         return
     show_inspection(looked.inspection, looked.size, looked.lineage)
+
+
+def _inspect_breaks(path: Path, given: Given) -> None:
+    """Compile the model of a checkpoint with dynamo, and show what came of it."""
+    from ..core.compile_records import CompileReport
+    from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.make_order import make_judging, make_source
+    from ..pipeline.manifest_file import encode_json
+    from .console import Screen, show_json
+    from .judging_options import read_limits
+    from .render_breaks import show_breaks
+
+    call = read_record(CallOptions, given)
+    arguments = {
+        "source": make_source(path, given), "judging": make_judging(given, read_limits()),
+    }  # fmt: skip
+    look = ApiCall(function="inspect_breaks", arguments=arguments)
+    with Screen(quiet=call.quiet) as screen:
+        report = run_call(look, CompileReport, process_bounds(call), screen)
+    show_json(encode_json(report)) if call.json else show_breaks(report)
 
 
 @with_options("sbom")

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from ..reports.report_formats import ReportFormat
 
 _MOVE_OPTIONS = {"samples", "allow-pickle", "trust"}  # these are of the record as well
+_COMPILED_OPTIONS = {
+    "compiled", "checkpoint", "samples", "allow-pickle", "trust", "feeds", "seed", "atol", "rtol",
+    "min-sqnr", "tolerance", "search", "sign-key", "json", "quiet", "debug", "isolate", "timeout",
+    "memory",
+}  # fmt: skip
 _REJUDGE_OPTIONS = {
     "rejudge", "atol", "rtol", "min-sqnr", "tolerance", "report", "sign-key", "json", "quiet",
     "debug",
@@ -48,6 +53,8 @@ def validate(
     from .streams import set_output_folder
 
     call, files = read_record(CallOptions, given), read_record(FileOptions, given)
+    if files.compiled:
+        raise typer.Exit(_validate_compiled(path, context, given))
     trusts_code = bool(given.get("trust") or given.get("trust-engine"))
     source = _read_eager_side(given, trust=trusts_code)
     measuring = make_measuring(given, calibrates=False)
@@ -57,7 +64,7 @@ def validate(
     reports = parse_folder_formats(path, call.report)
     settings = make_settings({**given, "trust-engine": trusts_code})
     set_output_folder(path)
-    sign = _keep_signature(path, call.sign_key, context, rejudge=files.rejudge)
+    sign = _keep_signature(path, call.sign_key, context, judges_all=not files.rejudge)
     with (
         remove_stale_reports(path, reports),
         Screen(quiet=call.quiet) as screen,
@@ -148,8 +155,31 @@ def _judge_again(
     return run_call(call, Verdict, bounds, tell)
 
 
+def _validate_compiled(path: Path, context: typer.Context, given: Given) -> int:
+    """Judge the eager module of a folder under torch.compile, show the verdict; the exit code."""
+    from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.make_order import make_judging
+    from .console import Screen
+    from .streams import set_output_folder
+
+    where = "with --compiled, which judges no artifact"
+    refuse_others(given, _COMPILED_OPTIONS, where, "remove it")
+    call = read_record(CallOptions, given)
+    judging = make_judging(given, read_limits(call.tolerance))
+    set_output_folder(path)
+    sign = _keep_signature(path, call.sign_key, context, judges_all=False)
+    with Screen(quiet=call.quiet) as screen, sign(screen) as trusts:
+        arguments = {
+            "folder": path, "mode": read_record(FileOptions, given).compiled,
+            "judging": replace(judging, trusts_record=trusts), "moved": file_move(given),
+        }  # fmt: skip
+        judge = ApiCall(function="validate_compiled", arguments=arguments)
+        verdict = run_call(judge, Verdict, process_bounds(call), screen)
+    return _show_result(verdict, path, (), json=call.json)
+
+
 def _keep_signature(
-    path: Path, key: Path | None, context: typer.Context, *, rejudge: bool
+    path: Path, key: Path | None, context: typer.Context, *, judges_all: bool
 ) -> Callable[[Tell], AbstractContextManager[bool]]:
     """What keeps the signature of a folder true, given who listens; a single file has none.
 
@@ -160,7 +190,7 @@ def _keep_signature(
 
     if path.is_dir():
         private = load_private_key(key)
-        return lambda tell: keep_signature(path, private, tell, judges_all=not rejudge)
+        return lambda tell: keep_signature(path, private, tell, judges_all=judges_all)
     if is_on_command_line(context, "sign_key"):
         raise UsageError(
             "--sign-key has no effect on a single file",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .compile_records import CompiledVerdict
 from .errors import Hint, MissingError, Option, RunnerError
 from .findings import BranchRecord, FeedRecord, Localisation, Warned
 from .kinds import Precision
@@ -94,7 +95,7 @@ class Manifest:
     same weights in other code. `branches` are those of the user's forward code that depend on
     tensor data, `warned` the frameworks' warnings at the user's lines, `localisations` the results
     of `modelc debug`. `needs` are the dependencies besides the request, `replaced` what
-    `--overwrite` moved aside, if still there.
+    `--overwrite` moved aside, if still there. `compiled` are the verdicts on torch.compile.
     """
 
     modelc: str
@@ -116,6 +117,7 @@ class Manifest:
     steps: tuple[str, ...] = ()  # what the last run converted or judged, by artifact name
     needs: Dependencies = field(default_factory=Dependencies)
     replaced: tuple[FileRecord, ...] = ()
+    compiled: tuple[CompiledVerdict, ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
     seal: str = field(default="", compare=False)  # last: it covers the text before it
 

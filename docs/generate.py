@@ -59,7 +59,7 @@ CODES = {
     "debug": "0 no layer is wrong, 1 one was named, 2 usage, 3 checkpoint, 4 missing, 6 run",
     "doctor": "0 nothing broken, 4 something installed cannot work",
     "init": "0 written, 2 usage, 3 checkpoint",
-    "inspect": "0 shown, 2 usage, 3 unsafe, 6 unreadable",
+    "inspect": "0 shown, 2 usage, 3 unsafe, or a checkpoint that does not run; 6 unreadable",
     "report": "0 written; 1 with --fail-on-regression where anything got worse, 2 usage",
     "sbom": "0 written, 2 usage or not as recorded, 4 missing",
     "targets": "0",

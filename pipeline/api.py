@@ -14,6 +14,7 @@ from ..core.findings import Localisation
 from ..core.kinds import Capture, Precision
 from ..core.manifest import Manifest
 from ..core.verdict import Limits, Verdict
+from .compile_report import inspect_breaks
 from .debug.localise_file import DebugOptions, localise_file
 from .debug.locate_layer import DEFAULT_MEMORY
 from .inspection import inspect, inspect_checkpoint
@@ -22,6 +23,7 @@ from .option_values import parse_precision
 from .order import Judging, Lowering, Order, Source, Wanted
 from .python_export import ExportedArtifact, ExportResult, PathLike, build, export, run
 from .recorded_run import Moved
+from .validate_compiled import validate_compiled
 from .validate_file import rejudge_folder, validate_file
 from .validate_folder import validate_folder
 
@@ -46,12 +48,14 @@ __all__ = [
     "build",
     "export",
     "inspect",
+    "inspect_breaks",
     "inspect_checkpoint",
     "localise",
     "rejudge",
     "run",
     "targets",
     "validate",
+    "validate_compiled",
 ]
 
 

@@ -38,6 +38,11 @@ class FileOptions:
         None, "replay",
         "Also judge a model file on this feed and show only its figures: DIR/worst/ARTIFACT.npz.",
         Panel.VALIDATION, commands=On.VALIDATE, key=False, kind=_P, metavar="NPZ")
+    compiled: str | None = option(
+        None, "compiled",
+        "Judge the eager module under torch.compile in this mode instead of the artifacts, and "
+        "record the verdict: default, reduce-overhead or max-autotune, with +fullgraph or +dynamic.",
+        Panel.VALIDATION, commands=On.VALIDATE, key=False, metavar="MODE")
     activations: str = option(
         "2GiB", "activations", "Memory limit of activations, as 512MB or 2GiB.", commands=On.DEBUG,
         key=False, metavar="SIZE")

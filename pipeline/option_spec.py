@@ -30,6 +30,7 @@ class Commands:
     MAKING = EXPORT | TRT | {"build-ov"}
     JUDGING = MAKING | VALIDATE
     EAGER = JUDGING | DEBUG  # those that open a checkpoint
+    LOADING = EAGER | INSPECT | BENCHMARK  # those that build its module
     WITH_JSON = (
         EAGER | RUN | CALIBRATE | INIT | INSPECT | REPORT | BENCHMARK
         | {"config", "doctor", "targets", "verify", "cache ls", "cache gc", "cache verify"}

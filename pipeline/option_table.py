@@ -36,49 +36,47 @@ class SourceOptions:
     model: str | None = option(
         None, "model",
         "Function or class that builds the module; the current folder is importable.",
-        Panel.INPUT, commands=On.EAGER | On.INIT | On.BENCHMARK, check=val.check_spec,
-        metavar="PKG.MOD:FACTORY")
+        Panel.INPUT, commands=On.LOADING | On.INIT, check=val.check_spec, metavar="PKG.MOD:FACTORY")
     model_args: Mapping[str, str] = option(
         {}, "model-arg", "Argument of the factory, typed by its annotation. Repeatable.",
-        Panel.INPUT, commands=On.EAGER | On.INIT | On.BENCHMARK, many=True,
-        parse=val.parse_model_args,
+        Panel.INPUT, commands=On.LOADING | On.INIT, many=True, parse=val.parse_model_args,
         check=lambda text: val.parse_model_args([text]), metavar="KEY=VALUE")
     method: str | None = option(
         None, "method", "Method of the module to convert instead of forward.", Panel.INPUT,
-        commands=On.EAGER | On.BENCHMARK, metavar="NAME")
+        commands=On.LOADING, metavar="NAME")
     weights_key: str | None = option(
         None, "weights-key",
         "The set of weights to load from a checkpoint with several, as state_dict_ema.",
-        Panel.INPUT, commands=On.EAGER | On.BENCHMARK, metavar="KEY")
+        Panel.INPUT, commands=On.LOADING, metavar="KEY")
     inputs: tuple[str, ...] = option(
         (), "input",
         'An input, as "x:float32[batch=1..8,3,224,224]" or "ids:int64[batch,seq]{0..99}". '
-        "Repeatable.", Panel.INPUT, commands=On.EAGER | On.CALIBRATE | On.BENCHMARK, many=True,
+        "Repeatable.", Panel.INPUT, commands=On.LOADING | On.CALIBRATE, many=True,
         check=val.check_input_spec,
         metavar="SPEC")
     static: tuple[str, ...] = option(
         (), "static",
         "Fix this dim at its typical (opt) size. Repeatable.",
-        Panel.INPUT, commands=On.EAGER | On.BENCHMARK, many=True, commas=True, metavar="DIM")
+        Panel.INPUT, commands=On.LOADING, many=True, commas=True, metavar="DIM")
     drop_outputs: tuple[str, ...] = option(
         (), "drop-output",
         "Leave out this output and all below it: present also drops present.0.key. Repeatable.",
-        Panel.INPUT, commands=On.EAGER | On.BENCHMARK, many=True, commas=True, metavar="NAME")
+        Panel.INPUT, commands=On.LOADING, many=True, commas=True, metavar="NAME")
     samples: Path | None = option(
         None, "samples",
         "Real samples (.npz, .pt, .safetensors, PKG.MOD:LOADER): names, shapes and values.",
-        Panel.INPUT, commands=On.EAGER | On.CALIBRATE | On.BENCHMARK, kind=ValueKind.SOURCE,
+        Panel.INPUT, commands=On.LOADING | On.CALIBRATE, kind=ValueKind.SOURCE,
         parse=Path, metavar="FILE_OR_LOADER")
     allow_pickle: bool = switch(
         "allow-pickle", "Load full pickles, which can run code: only from sources you trust.",
-        Panel.INPUT, commands=On.EAGER | On.BENCHMARK)
+        Panel.INPUT, commands=On.LOADING)
     trust: bool = switch(
         "trust",
         "Open TorchScript, .pt2, compiled packages and engines, which run code: only from "
-        "sources you trust.", Panel.INPUT, commands=On.EAGER | On.INSPECT | On.BENCHMARK)
+        "sources you trust.", Panel.INPUT, commands=On.LOADING)
     strict: bool = switch(
         "no-strict", "Accept missing, unexpected or misshapen weights, with a note.",
-        commands=On.EAGER,
+        commands=On.LOADING - On.BENCHMARK,
         negated=True)
 
 
@@ -176,10 +174,10 @@ class JudgingOptions:
 
     feeds: int | None = option(
         None, "feeds", "Number of basic feeds, at least 5 (default); edge cases are added.",
-        Panel.VALIDATION, commands=On.EAGER, kind=_W, least=_LEAST_FEEDS, most=100_000,
+        Panel.VALIDATION, commands=On.LOADING - On.BENCHMARK, kind=_W, least=_LEAST_FEEDS, most=100_000,
         default=_LEAST_FEEDS, recorded=True, metavar="N")
     seed: int | None = option(
-        None, "seed", "Seed of the feeds; default 0.", commands=On.EAGER, kind=_W, least=0,
+        None, "seed", "Seed of the feeds; default 0.", commands=On.LOADING - On.BENCHMARK, kind=_W, least=0,
         most=_MAX_SEED, default=0, recorded=True, metavar="N")
     atol: float | None = option(
         None, "atol", "Absolute tolerance.", Panel.VALIDATION, commands=On.JUDGING, kind=_N,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from importlib import metadata
 from itertools import product
-from typing import Any
 
 from ...calibration.feed_form import FeedForm
 from ...converters.registry import TARGETS, is_stage, target_named
+from ...core.compile_records import compile_settings, name_compiled
 from ...core.contract import Native, Target
 from ...core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ...core.kinds import Precision
@@ -20,9 +21,6 @@ from ...core.target_extensions import Deployable
 from ..order import Source
 from .benchmark_records import EAGER_ROW
 
-COMPILED_ROW = "torch.compile"
-MODES = ("default", "reduce-overhead", "max-autotune")
-SETTINGS = ("fullgraph", "dynamic")  # of torch.compile, that a mode may be combined with
 _SECONDS, _THREADS = (0.1, 3600.0), (1, 4096)
 PASSED, REJECTED, UNJUDGED = "passed", "rejected", "not judged"
 
@@ -148,8 +146,11 @@ def plan_rows(
     """
     rows = [RowSpec(name=EAGER_ROW, runtime="torch", verdict="reference")]
     for variant in options.compiled:
-        title = COMPILED_ROW if variant == "default" else f"{COMPILED_ROW}:{variant}"
-        rows.append(RowSpec(name=title, runtime="torch", variant=variant))
+        verdict = _find_compiled_verdict(manifest, variant, options.device)
+        row = RowSpec(
+            name=name_compiled(variant), runtime="torch", variant=variant, verdict=verdict
+        )
+        rows.append(row)
     skipped: dict[str, str] = {}
     for artifact in manifest.artifacts:
         target = target_named(artifact.target, targets)
@@ -163,6 +164,15 @@ def plan_rows(
     if not options.only:
         return tuple(rows), skipped
     return _select(rows, options.only), {}
+
+
+def _find_compiled_verdict(manifest: Manifest, mode: str, device: str) -> str:
+    """Return the verdict that `validate --compiled` recorded on this device with this torch."""
+    version = metadata.version("torch")
+    for one in manifest.compiled:
+        if (one.mode, one.torch, one.verdict.device) == (mode, version, device):
+            return PASSED if one.verdict.passed else REJECTED
+    return UNJUDGED
 
 
 def _describe_skip(
@@ -235,31 +245,6 @@ def read_variants(text: str) -> tuple[str, ...]:
     for variant in variants:
         compile_settings(variant)
     return variants
-
-
-def compile_settings(variant: str) -> dict[str, Any]:
-    """Return the keyword arguments of torch.compile for a variant, as `max-autotune+dynamic`.
-
-    Raises:
-        UsageError: a part of it is unknown, or there are two modes.
-    """
-    parts = variant.split("+")
-    modes = [part for part in parts if part not in SETTINGS]
-    for part in modes:
-        if part not in MODES:
-            raise UsageError(
-                f"unknown mode of torch.compile: {part!r}",
-                hint=f"the modes are {', '.join(MODES)}, with +{' and +'.join(SETTINGS)}; or none",
-                option="compile", code=ErrorCode.UNKNOWN_NAME,
-            )  # fmt: skip
-    if len(modes) > 1:
-        raise UsageError(
-            f"{variant} has several modes of torch.compile",
-            hint=f"separate them by a comma: {','.join(modes)}",
-            option="compile", code=ErrorCode.INVALID_VALUE,
-        )  # fmt: skip
-    mode = modes[0] if modes and modes[0] != "default" else None
-    return {"mode": mode, **{part: True for part in parts if part in SETTINGS}}
 
 
 _RUNTIMES: Mapping[str, str] = {

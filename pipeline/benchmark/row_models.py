@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...converters.registry import target_named
+from ...core.compile_records import compile_settings
 from ...core.contract import Deferred, Feed, Native
 from ...core.events import ignore_events
 from ...core.process import thread_limit
@@ -17,7 +18,7 @@ from ...core.signature import Signature
 from ...core.target_extensions import Concurrent, Deployable, Preparing
 from ..order import Source
 from ..run_progress import Progress
-from .benchmark_plan import BenchmarkPoint, RowSpec, compile_settings
+from .benchmark_plan import BenchmarkPoint, RowSpec
 
 if TYPE_CHECKING:
     import torch

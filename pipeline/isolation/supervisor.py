@@ -14,6 +14,7 @@ from ...core.children.child_call import CallEnd, ChildCall, run_in_child
 from ...core.children.limits import ChildWatchdog, ProcessLimits
 from ...core.children.messages import Interrupted, Returned, StoppedByError, rebuild_error
 from ...core.children.processes import OutputLog, ProcessEnd
+from ...core.compile_records import CompileReport
 from ...core.events import Entered, Event, Finished, Noted, Started, Tell, ignore_events
 from ...core.findings import Localisation
 from ...core.manifest import Failure, Manifest
@@ -29,6 +30,7 @@ from .worker import ApiCall, CallValue, ChildWork, InitialManifest, IsolatedWork
 
 _MESSAGES = (
     InitialManifest, Manifest, Verdict, Localisation, InspectedFile, CheckpointContents,
+    CompileReport,
 )  # fmt: skip
 _Message: TypeAlias = InitialManifest | Event
 

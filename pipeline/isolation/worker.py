@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from ...checkpoints.user_code import register_folders
 from ...core.children.child_call import ParentConnection
+from ...core.compile_records import CompileReport
 from ...core.events import Tell, ignore_events
 from ...core.findings import Localisation
 from ...core.manifest import Manifest
@@ -20,11 +21,16 @@ from ..recorded_run import AnyRequest, FinishRequest
 class ApiCall:
     """One function of `pipeline/api.py`, with its keyword arguments."""
 
-    function: Literal["validate", "localise", "inspect", "inspect_checkpoint"]
+    function: Literal[
+        "validate", "validate_compiled", "localise", "inspect", "inspect_checkpoint",
+        "inspect_breaks",
+    ]  # fmt: skip
     arguments: Mapping[str, object] = field(default_factory=dict)
 
 
-CallValue: TypeAlias = Manifest | Verdict | Localisation | InspectedFile | CheckpointContents
+CallValue: TypeAlias = (
+    Manifest | Verdict | Localisation | InspectedFile | CheckpointContents | CompileReport
+)
 
 
 def perform_call(call: ApiCall, tell: Tell = ignore_events) -> CallValue:
@@ -37,8 +43,12 @@ def perform_call(call: ApiCall, tell: Tell = ignore_events) -> CallValue:
             return api.inspect(**arguments)
         case "inspect_checkpoint":
             return api.inspect_checkpoint(**arguments)
+        case "inspect_breaks":
+            return api.inspect_breaks(**arguments, on_event=tell)
         case "localise":
             return api.localise(**arguments, tell=tell)
+        case "validate_compiled":
+            return api.validate_compiled(**arguments, on_event=tell)
         case "validate":
             return api.validate(**arguments, tell=tell)
 
