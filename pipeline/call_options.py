@@ -41,7 +41,8 @@ class FileOptions:
     compiled: str | None = option(
         None, "compiled",
         "Judge the eager module under torch.compile in this mode instead of the artifacts, and "
-        "record the verdict: default, reduce-overhead or max-autotune, with +fullgraph or +dynamic.",
+        "record the verdict: default, reduce-overhead or max-autotune, each with +fullgraph or "
+        "+dynamic.",
         Panel.VALIDATION, commands=On.VALIDATE, key=False, metavar="MODE")
     activations: str = option(
         "2GiB", "activations", "Memory limit of activations, as 512MB or 2GiB.", commands=On.DEBUG,

@@ -174,11 +174,11 @@ class JudgingOptions:
 
     feeds: int | None = option(
         None, "feeds", "Number of basic feeds, at least 5 (default); edge cases are added.",
-        Panel.VALIDATION, commands=On.LOADING - On.BENCHMARK, kind=_W, least=_LEAST_FEEDS, most=100_000,
-        default=_LEAST_FEEDS, recorded=True, metavar="N")
+        Panel.VALIDATION, commands=On.LOADING - On.BENCHMARK, kind=_W, least=_LEAST_FEEDS,
+        most=100_000, default=_LEAST_FEEDS, recorded=True, metavar="N")
     seed: int | None = option(
-        None, "seed", "Seed of the feeds; default 0.", commands=On.LOADING - On.BENCHMARK, kind=_W, least=0,
-        most=_MAX_SEED, default=0, recorded=True, metavar="N")
+        None, "seed", "Seed of the feeds; default 0.", commands=On.LOADING - On.BENCHMARK, kind=_W,
+        least=0, most=_MAX_SEED, default=0, recorded=True, metavar="N")
     atol: float | None = option(
         None, "atol", "Absolute tolerance.", Panel.VALIDATION, commands=On.JUDGING, kind=_N,
         least=0,

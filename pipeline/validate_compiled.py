@@ -169,8 +169,7 @@ class _CompiledTarget:
         """Compile the module; it is compiled further for the sizes that it meets."""
         import torch
 
-        mode = None if self._mode == "default" else self._mode
-        compiled: Any = torch.compile(self._model.module, **compile_settings(mode))
+        compiled: Any = torch.compile(self._model.module, **compile_settings(self._mode))
         return _CompiledRunner(self._model.with_module(compiled))
 
     def inspect(self, path: Path) -> Inspection:

@@ -13,7 +13,7 @@ LIMITS = {
     "participles": 17,
     "repeated_classes": 0,
     "repeated_files": 0,
-    "threaded": 55,
+    "threaded": 56,
     "prose": 0,
 }
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from modelc.core.compile_records import compile_settings
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
 from modelc.pipeline.benchmark.benchmark_plan import (
     BenchmarkOptions,
-    compile_settings,
     plan_points,
     plan_rows,
     read_variants,
