@@ -9,10 +9,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -210,9 +211,16 @@ def _draw_feeds(request: RowRequest) -> list[Feed]:
 
 
 def _peak_memory() -> int:
-    """Return the peak of resident memory in bytes; 0 where the system does not say."""
+    """Return the peak of resident memory in bytes; 0 where the system does not say.
+
+    Linux hands `ru_maxrss` on to a child, which so starts with the peak of modelc itself; the
+    kernel's high-water mark is the process's own.
+    """
     if os.name != "posix":
         return 0
+    with suppress(OSError):
+        if found := re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M):
+            return int(found[1]) * 1024
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
