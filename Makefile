@@ -51,13 +51,14 @@ bench: .venv/.stamp ## start-up, INT8, dynamic shapes, cost and faults; the tabl
 	$(BIN)/python benchmarks/cost.py --page build/benchmarks/cost.md
 	$(BIN)/python benchmarks/fault_table.py > build/benchmarks/faults.md
 
-bench-slow: .venv/.stamp ## hours: coverage, the judge, debug, the attack set and engines of TensorRT-RTX; the tables go to build/benchmarks
+bench-slow: .venv/.stamp ## hours: coverage, the judge, debug, the attack set, engines of TensorRT-RTX and published comparisons; the tables go to build/benchmarks
 	mkdir -p build/benchmarks
 	$(BIN)/python -m modelc.benchmarks.coverage --warm --unstated --against --out build/benchmarks/coverage --write build/benchmarks/coverage.md
 	$(BIN)/python -m modelc.benchmarks.judge --out build/benchmarks/judge.jsonl --resume > build/benchmarks/judge.md
 	$(BIN)/python -m modelc.benchmarks.debug > build/benchmarks/debug.md
 	$(BIN)/python -m modelc.benchmarks.attack --out build/benchmarks/attack > build/benchmarks/attack.md
 	$(BIN)/python -m modelc.benchmarks.tensorrt_rtx --out build/benchmarks/tensorrt_rtx --write build/benchmarks/tensorrt_rtx.md
+	$(BIN)/python -m modelc.benchmarks.seeds --twice --out build/benchmarks/seeds --write build/benchmarks/seeds.md
 
 docs: .venv/.stamp ## write what comes from code and build the site: build/docs/index.html
 	$(BIN)/python docs/generate.py

@@ -73,6 +73,29 @@ class LoadWatch:
         return self.other_load > _LOADED_SHARE or busiest > _LOADED_WINDOWS
 
 
+def choose_cores(threads: int) -> tuple[int, ...]:
+    """Return the cores that so many threads stay on: one of each physical core first.
+
+    Empty if they need all cores, or if the system does not say which this process may use.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return ()
+    mine = sorted(os.sched_getaffinity(0))
+    if threads >= len(mine):
+        return ()
+    seen: dict[str, int] = {}  # hardware threads by physical core
+    ranked = []
+    for core in mine:
+        siblings = str(core)
+        with suppress(OSError):
+            siblings = Path(
+                f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
+            ).read_text()
+        ranked.append((seen.setdefault(siblings, 0), core))
+        seen[siblings] += 1
+    return tuple(core for _, core in sorted(ranked)[:threads])
+
+
 def busy_seconds() -> float | None:
     """Return the seconds that this process's cores have been busy; None if unknown.
 

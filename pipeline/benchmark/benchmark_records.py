@@ -108,7 +108,10 @@ class SpeedChange:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkReport:
-    """A benchmark: its rows in the order of the table, and how it was measured."""
+    """A benchmark: its rows in the order of the table, and how it was measured.
+
+    `cores` are those that the threads of every row stayed on; empty if on all.
+    """
 
     schema_version: int
     modelc: str
@@ -122,6 +125,7 @@ class BenchmarkReport:
     rows: tuple[BenchmarkRow, ...]
     notes: tuple[str, ...] = ()
     elapsed: float = 0.0
+    cores: tuple[int, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     compared: tuple[SpeedChange, ...] = ()
 

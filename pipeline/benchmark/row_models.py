@@ -31,7 +31,7 @@ Agreement: TypeAlias = tuple[float | None, bool]  # SQNR, and whether it is exac
 
 @dataclass(frozen=True, kw_only=True)
 class RowRequest:
-    """What a child measures, and the pipe of its orders."""
+    """What a child measures, and the pipe of its orders; its threads stay on these `cores`."""
 
     row: RowSpec
     folder: Path
@@ -43,6 +43,7 @@ class RowRequest:
     device: str
     logs: Path
     code_folders: tuple[str, ...] = ()
+    cores: tuple[int, ...] = ()
 
 
 def _no_check(_: Feed) -> Agreement:

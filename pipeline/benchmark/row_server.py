@@ -9,11 +9,14 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeAlias
 
 from ...checkpoints.sample_inputs import read_samples
@@ -90,6 +93,10 @@ def serve_row(
     Raises:
         ModelcError: the model cannot be opened or run.
     """
+    if request.cores:
+        import psutil
+
+        psutil.Process().cpu_affinity(list(request.cores))
     register_folders(request.code_folders)
     began = time.perf_counter()
     with open_row(request) as opened:
@@ -176,9 +183,16 @@ def _draw_feeds(request: RowRequest) -> list[Feed]:
 
 
 def _peak_memory() -> int:
-    """Return the peak of resident memory in bytes; 0 where the system does not say."""
+    """Return the peak of resident memory in bytes; 0 where the system does not say.
+
+    Linux hands `ru_maxrss` on to a child, which so starts with the peak of modelc itself; the
+    kernel's high-water mark is the process's own.
+    """
     if os.name != "posix":
         return 0
+    with suppress(OSError):
+        if found := re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M):
+            return int(found[1]) * 1024
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -24,7 +24,7 @@ from ..recorded_run import (
     source_from_record,
 )
 from ..run_progress import Progress
-from .benchmark_machine import LoadWatch, core_frequency, describe_machine
+from .benchmark_machine import LoadWatch, choose_cores, core_frequency, describe_machine
 from .benchmark_plan import BenchmarkOptions, BenchmarkPoint, RowSpec, plan_points, plan_rows
 from .benchmark_records import EAGER_ROW, SCHEMA_VERSION, BenchmarkReport, BenchmarkRow, RowTimes
 from .benchmark_rounds import MeasuredRow, measure_rows
@@ -61,6 +61,7 @@ def benchmark_folder(
     whole = tuple(one for one in manifest.artifacts if not changed[one.name])
     specs, skipped = plan_rows(replace(manifest, artifacts=whole), source, options)
     threads, watch = options.threads or count_cores(), LoadWatch()
+    cores = choose_cores(threads)
     with tempfile.TemporaryDirectory(prefix="modelc-benchmark-") as name:
         place = Path(name)
         progress = Progress(tell=on_event, logs=place / "logs")
@@ -78,6 +79,7 @@ def benchmark_folder(
                 device=options.device,
                 logs=place / f"logs{number}",
                 code_folders=extra_folders(),
+                cores=cores,
             )
             for number, row in enumerate(specs)
         ]
@@ -95,6 +97,7 @@ def benchmark_folder(
         checkpoint=checkpoint.digest,
         device=options.device,
         threads=threads,
+        cores=cores,
         seconds=options.seconds,
         machine=describe_machine(watch, before),
         rows=tuple(row for row in rows if row.name not in absent),

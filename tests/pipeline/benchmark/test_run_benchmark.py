@@ -56,6 +56,12 @@ def test_every_row_is_measured_beside_eager(exported_digits: Path) -> None:
     assert events
 
 
+def test_the_memory_of_a_row_is_its_own(exported_digits: Path) -> None:
+    ballast = bytearray(b"x") * (600 << 20)  # of this process: rows use a fraction of it
+    report = benchmark_folder(exported_digits, replace(QUICK, only=("onnx",)))
+    assert 1 << 20 < report.rows[0].memory < len(ballast)
+
+
 def test_a_row_that_dies_ends_alone(exported_digits: Path, tmp_path: Path) -> None:
     manifest = load_manifest(exported_digits)
     rows = measure_rows(
