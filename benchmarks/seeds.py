@@ -27,7 +27,7 @@ from modelc.core.errors import ModelcError, first_line
 from modelc.core.manifest import Manifest
 from modelc.pipeline.benchmark.benchmark_plan import BenchmarkOptions
 from modelc.pipeline.benchmark.benchmark_records import BenchmarkReport
-from modelc.pipeline.benchmark.run_benchmark import benchmark_folder, read_report
+from modelc.pipeline.benchmark.run_benchmark import benchmark_folder, read_reports
 from modelc.pipeline.limit_text import Measuring
 from modelc.pipeline.manifest_file import encode_json
 from modelc.pipeline.order import Lowering, Order, Source, Wanted
@@ -196,7 +196,7 @@ def run_benchmark(name: str, number: int, args: argparse.Namespace) -> Benchmark
 def read_kept(path: Path, seconds: float, threads: int | None) -> BenchmarkReport | None:
     """Return a kept report if it was measured as asked for and no row failed; else None."""
     try:
-        found = read_report(path)
+        found = read_reports(path)[0]
     except ModelcError:
         return None
     is_same = found.seconds == seconds and threads in (None, found.threads)
