@@ -75,7 +75,7 @@ def benchmark(
                 reports.append(compare_reports(before, found) if before else found)
     _write_files(reports, choice.csv, choice.html)
     if call.json:
-        show_json(encode_json(reports if len(folders) > 1 else reports[0]))
+        show_json(encode_json({"benchmarks": reports} if len(folders) > 1 else reports[0]))
     else:
         for one in reports:
             show_benchmark(one, titled=len(folders) > 1)

@@ -185,8 +185,12 @@ def read_reports(path: Path) -> tuple[BenchmarkReport, ...]:
 
     hint = "give a file that modelc bench --json printed"
     try:
-        found = msgspec.json.decode(
-            path.read_bytes(), type=BenchmarkReport | tuple[BenchmarkReport, ...]
+        text = path.read_bytes()
+        several = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).get("benchmarks")
+        reports = (
+            (msgspec.json.decode(text, type=BenchmarkReport),)
+            if several is None
+            else msgspec.json.decode(several, type=tuple[BenchmarkReport, ...])
         )
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", hint=hint) from error
@@ -194,7 +198,6 @@ def read_reports(path: Path) -> tuple[BenchmarkReport, ...]:
         raise UsageError(
             f"{path} is not a benchmark of modelc: {first_line(error)}", hint=hint
         ) from error
-    reports = (found,) if isinstance(found, BenchmarkReport) else found
     for one in reports:
         if one.schema_version != SCHEMA_VERSION:
             raise UsageError(
