@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.errors import UsageError
+from ..converters.trt.torch_converters import DEFAULT_MIN_BLOCK
+from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..pipeline.call_options import CallOptions
 from ..pipeline.option_spec import Given, Panel, read_record
 from ..pipeline.option_table import SourceOptions
 from .command_options import with_options
 from .judging_options import parse_formats
 from .run_options import load_public_key, process_bounds, run_call
+
+if TYPE_CHECKING:
+    from ..converters.trt.torch_segments import SegmentOptions
 
 
 @with_options("report")
@@ -103,6 +108,33 @@ def verify(
 @with_options("inspect")
 def inspect(
     path: Annotated[Path, typer.Argument(help="A converted model or a checkpoint.")],
+    segments: Annotated[
+        bool,
+        typer.Option(
+            "--segments",
+            help="Of a .pt2 file: plan which operators torch-tensorrt would run in TensorRT.",
+            rich_help_panel=Panel.TENSORRT,
+        ),
+    ] = False,
+    min_block_size: Annotated[
+        int,
+        typer.Option(
+            "--min-block-size",
+            min=1,
+            metavar="N",
+            help="With --segments: the fewest operators of an engine.",
+            rich_help_panel=Panel.TENSORRT,
+        ),
+    ] = DEFAULT_MIN_BLOCK,
+    torch_ops: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--torch-ops",
+            metavar="OPERATOR",
+            help="With --segments: an operator that stays in torch, as aten.sin. Repeatable.",
+            rich_help_panel=Panel.TENSORRT,
+        ),
+    ] = None,
     *,
     given: Given,
 ) -> None:
@@ -113,20 +145,38 @@ def inspect(
     from ..pipeline.manifest_file import encode_json
     from .console import show_json
     from .render import show_checkpoint, show_inspection
+    from .render_segments import show_segments
 
     call, trust = read_record(CallOptions, given), read_record(SourceOptions, given).trust
     bounds = process_bounds(call)
-    if weights_kind(path):
+    plan = _read_segments(min_block_size, torch_ops or []) if segments else None
+    if not segments and (torch_ops or min_block_size != DEFAULT_MIN_BLOCK):
+        name = "torch-ops" if torch_ops else "min-block-size"
+        raise UsageError(
+            f"--{name} has no effect without --segments",
+            hint=Hint("add ", Option("segments")),
+            option=name,
+            code=ErrorCode.NO_EFFECT,
+        )
+    if weights_kind(path) and plan is None:
         look = ApiCall(function="inspect_checkpoint", arguments={"path": path})
         contents = run_call(look, CheckpointContents, bounds)
         show_json(encode_json(contents)) if call.json else show_checkpoint(contents, path)
         return
-    look = ApiCall(function="inspect", arguments={"path": path, "trust": trust})
+    look = ApiCall(function="inspect", arguments={"path": path, "trust": trust, "segments": plan})
     looked = run_call(look, InspectedFile, bounds)
     if call.json:
         show_json(encode_json(looked))
         return
     show_inspection(looked.inspection, looked.size, looked.lineage)
+    if looked.segments is not None:
+        show_segments(looked.segments)
+
+
+def _read_segments(least: int, torch_ops: Sequence[str]) -> SegmentOptions:
+    from ..converters.trt.torch_segments import SegmentOptions
+
+    return SegmentOptions(min_block_size=least, torch_ops=tuple(torch_ops))
 
 
 @with_options("sbom")
