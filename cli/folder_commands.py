@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ..converters.trt.torch_converters import DEFAULT_MIN_BLOCK
 from ..core.errors import ErrorCode, Hint, Option, UsageError
+from ..core.segments import DEFAULT_MIN_BLOCK, SegmentOptions
 from ..pipeline.call_options import CallOptions
 from ..pipeline.option_spec import Given, Panel, read_record
 from ..pipeline.option_table import SourceOptions
 from .command_options import with_options
 from .judging_options import parse_formats
 from .run_options import load_public_key, process_bounds, run_call
-
-if TYPE_CHECKING:
-    from ..converters.trt.torch_segments import SegmentOptions
 
 
 @with_options("report")
@@ -144,12 +140,12 @@ def inspect(
     from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.manifest_file import encode_json
     from .console import show_json
-    from .render import show_checkpoint, show_inspection
-    from .render_segments import show_segments
+    from .render import show_checkpoint, show_inspection, show_segments
 
     call, trust = read_record(CallOptions, given), read_record(SourceOptions, given).trust
     bounds = process_bounds(call)
-    plan = _read_segments(min_block_size, torch_ops or []) if segments else None
+    asked = SegmentOptions(min_block_size=min_block_size, torch_ops=tuple(torch_ops or ()))
+    plan = asked if segments else None
     if not segments and (torch_ops or min_block_size != DEFAULT_MIN_BLOCK):
         name = "torch-ops" if torch_ops else "min-block-size"
         raise UsageError(
@@ -171,12 +167,6 @@ def inspect(
     show_inspection(looked.inspection, looked.size, looked.lineage)
     if looked.segments is not None:
         show_segments(looked.segments)
-
-
-def _read_segments(least: int, torch_ops: Sequence[str]) -> SegmentOptions:
-    from ..converters.trt.torch_segments import SegmentOptions
-
-    return SegmentOptions(min_block_size=least, torch_ops=tuple(torch_ops))
 
 
 @with_options("sbom")

@@ -25,6 +25,7 @@ from ..core.contract import (
 )
 from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.kinds import Capture, Precision
+from ..core.segments import SegmentOptions, SegmentPlan
 from ..core.signature import Signature
 from ..core.target_extensions import FaultKind, PlantedFault
 from ..core.torch_file import refuse_archive_code
@@ -44,7 +45,7 @@ from .installed_packages import package_versions
 from .planted_faults import plant_in_graph
 from .runner_base import TorchRunner, check_device, float_tensors, runner_error, torch_settings
 from .torch_faults import ProgramGraph
-from .trt.torch_segments import SegmentOptions, SegmentPlan, plan_segments
+from .trt.torch_segments import plan_segments
 
 if TYPE_CHECKING:
     import torch

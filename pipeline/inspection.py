@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..checkpoints.weight_sets import WeightSetSummary, describe_weight_sets, weights_kind
-from ..converters import exported_program
 from ..converters.registry import target_for
-from ..converters.trt.torch_segments import SegmentOptions, SegmentPlan
 from ..core.contract import Inspection, Program, Target
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
+from ..core.segments import Segmented, SegmentOptions, SegmentPlan
 from .manifest_file import read_manifest
 from .recorded_run import check_program_trust, record_beside
 
@@ -51,10 +50,10 @@ def inspect(
     place = Path(path)
     _refuse_folder(place)
     target = target_for(place)
-    if segments is not None and target is not exported_program:
+    if segments is not None and not isinstance(target, Segmented):
         raise UsageError(
             f"--segments needs an exported program, and {place} is of the format {target.NAME}",
-            hint=Hint("export it with ", Option("to", exported_program.NAME)),
+            hint=Hint("export it with ", Option("to", "pt2")),
             option="segments",
             code=ErrorCode.UNSUPPORTED,
         )
@@ -73,7 +72,9 @@ def inspect(
             ("verdict", "not judged" if verdict is None else str(verdict.state)),
         )
     inspection = _inspect_model(place, target)
-    plan = None if segments is None else exported_program.plan_path(place, segments)
+    plan = None
+    if segments is not None and isinstance(target, Segmented):
+        plan = target.plan_path(place, segments)
     return InspectedFile(inspection=inspection, size=size, lineage=lineage, segments=plan)
 
 

@@ -8,7 +8,6 @@ are those that the package removes from torch's own table, measured with both at
 from __future__ import annotations
 
 TABLE_VERSION = "2.13"
-DEFAULT_MIN_BLOCK = 5  # operators; the package's own default
 
 
 def _operators(names: str) -> frozenset[str]:

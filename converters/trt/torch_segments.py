@@ -12,16 +12,15 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ErrorCode, UsageError
+from ...core.segments import LeftOut, LeftOutReason, Segment, SegmentOptions, SegmentPlan
 from .torch_converters import (
     CHECKED,
     CONVERTED,
     DATA_DEPENDENT,
     DECOMPOSED,
-    DEFAULT_MIN_BLOCK,
     NOT_DECOMPOSED,
     SIZE_FUNCTIONS,
     STATIC_ONLY,
@@ -35,69 +34,6 @@ SOURCE = f"the converters of torch-tensorrt {TABLE_VERSION}"
 _KNOWN = CONVERTED | CHECKED | DECOMPOSED
 _UNCERTAIN = CHECKED | DECOMPOSED
 _CHECKS = ("aten._assert", "aten.sym_constrain_range")  # dropped before the partition
-
-
-class LeftOutReason(StrEnum):
-    """Why an operator stays in torch although a block could hold it."""
-
-    NO_CONVERTER = "no converter"
-    DYNAMIC_SIZES = "its converter needs fixed sizes"
-    COMPLEX = "it reads or returns complex numbers"
-    REQUESTED = "requested by --torch-ops"
-    SMALL_BLOCK = "its block is smaller than --min-block-size"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeftOut:
-    """Operators that stay in torch; `module` is the path of the first."""
-
-    operator: str
-    reason: LeftOutReason
-    count: int
-    module: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segment:
-    """A part of the program that runs as one engine, or in torch; `share` is of the work, 0 to 1.
-
-    `operators` are counts by operator.
-    """
-
-    engine: bool
-    operators: dict[str, int]
-    nodes: int
-    share: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class SegmentPlan:
-    """Segments in the order in which they run.
-
-    `switches` counts the changes between TensorRT and torch, `share` is the part of the work in
-    engines, in the unit `work`: FLOPs, or operators where no operator has FLOPs. `uncertain`
-    operators, by count, may be refused when the engine is built: their converters look at the
-    arguments, or the package decomposes them first. The sizes in engines
-    of `data_dependent` operators depend on the data.
-    """
-
-    segments: tuple[Segment, ...]
-    switches: int
-    share: float
-    work: str
-    min_block_size: int
-    left_out: tuple[LeftOut, ...]
-    uncertain: dict[str, int]
-    data_dependent: dict[str, int]
-    source: str = SOURCE
-
-
-@dataclass(frozen=True, kw_only=True)
-class SegmentOptions:
-    """The fewest operators of an engine, and operators that stay in torch, as `aten.add.Tensor`."""
-
-    min_block_size: int = DEFAULT_MIN_BLOCK
-    torch_ops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,13 +193,14 @@ def _describe(
         share=sum(one.share for one in segments if one.engine),
         work=unit,
         min_block_size=least,
-        left_out=_left_out(turns, reasons),
+        left_out=_list_left_out(turns, reasons),
         uncertain=dict(Counter(name for name in in_engines if name in _UNCERTAIN)),
+        source=SOURCE,
         data_dependent=dict(Counter(name for name in in_engines if name in DATA_DEPENDENT)),
     )
 
 
-def _left_out(
+def _list_left_out(
     turns: Iterable[_Turn], reasons: Mapping[torch.fx.Node, LeftOutReason | None]
 ) -> tuple[LeftOut, ...]:
     """Return the operators in torch by name and reason, the first module of each."""

@@ -44,7 +44,8 @@ class Whole(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         values, _ = self.encoder(x).topk(2, -1)
-        return values.cumsum(-1)
+        found: Tensor = values.cumsum(-1)
+        return found
 
 
 SHAPES = {Middle: (2, 1, 8, 8), Branches: (2, 8), Whole: (2, 5, 16)}

@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 
 from modelc.converters.trt import torch_converters as table
-from modelc.converters.trt.torch_segments import (
-    LeftOutReason,
-    SegmentOptions,
-    SegmentPlan,
-    plan_segments,
-)
+from modelc.converters.trt.torch_segments import plan_segments
 from modelc.core.errors import ErrorCode, UsageError
+from modelc.core.segments import DEFAULT_MIN_BLOCK, LeftOutReason, SegmentOptions, SegmentPlan
 
 from ...nets import segment_nets
 from ...nets.segment_nets import Branches, Middle, Whole, export_net
@@ -146,5 +142,5 @@ def test_operators_for_fixed_sizes_are_those_of_the_wheel() -> None:
 
 
 def test_the_least_block_is_that_of_the_package() -> None:
-    assert SURFACE["settings"]["min_block_size"] == str(table.DEFAULT_MIN_BLOCK)
+    assert SURFACE["settings"]["min_block_size"] == str(DEFAULT_MIN_BLOCK)
     assert "torch_executed_ops" in SURFACE["functions"]["torch_tensorrt.dynamo.compile"]
