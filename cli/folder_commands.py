@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..core.errors import UsageError
+from ..core.errors import ErrorCode, Hint, Option, UsageError
+from ..core.segments import DEFAULT_MIN_BLOCK, SegmentOptions
 from ..pipeline.call_options import CallOptions
 from ..pipeline.option_spec import Given, Panel, read_record, specs_of
 from ..pipeline.option_table import JudgingOptions, SourceOptions
@@ -112,6 +113,33 @@ def inspect(
             rich_help_panel=Panel.CAPTURE,
         ),
     ] = False,
+    segments: Annotated[
+        bool,
+        typer.Option(
+            "--segments",
+            help="Of a .pt2 file: plan which operators torch-tensorrt would run in TensorRT.",
+            rich_help_panel=Panel.TENSORRT,
+        ),
+    ] = False,
+    min_block_size: Annotated[
+        int,
+        typer.Option(
+            "--min-block-size",
+            min=1,
+            metavar="N",
+            help="With --segments: the fewest operators of an engine.",
+            rich_help_panel=Panel.TENSORRT,
+        ),
+    ] = DEFAULT_MIN_BLOCK,
+    torch_ops: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--torch-ops",
+            metavar="OPERATOR",
+            help="With --segments: an operator that stays in torch, as aten.sin. Repeatable.",
+            rich_help_panel=Panel.TENSORRT,
+        ),
+    ] = None,
     *,
     given: Given,
 ) -> None:
@@ -124,26 +152,48 @@ def inspect(
     from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.manifest_file import encode_json
     from .console import show_json
-    from .render import show_checkpoint, show_inspection
+    from .render import show_checkpoint, show_inspection, show_segments
 
     call, trust = read_record(CallOptions, given), read_record(SourceOptions, given).trust
     bounds = process_bounds(call)
+    asked = SegmentOptions(min_block_size=min_block_size, torch_ops=tuple(torch_ops or ()))
+    plan = _check_segments(asked, segments=segments, breaks=breaks)
     if breaks:
         _inspect_breaks(path, given)
         return
     options = [one.name for kind in (SourceOptions, JudgingOptions) for one in specs_of(kind)]
     refuse(given, set(options) - {"trust"}, "without --breaks", "add --breaks, or remove it")
-    if weights_kind(path):
+    if weights_kind(path) and plan is None:
         look = ApiCall(function="inspect_checkpoint", arguments={"path": path})
         contents = run_call(look, CheckpointContents, bounds)
         show_json(encode_json(contents)) if call.json else show_checkpoint(contents, path)
         return
-    look = ApiCall(function="inspect", arguments={"path": path, "trust": trust})
+    look = ApiCall(function="inspect", arguments={"path": path, "trust": trust, "segments": plan})
     looked = run_call(look, InspectedFile, bounds)
     if call.json:
         show_json(encode_json(looked))
         return
     show_inspection(looked.inspection, looked.size, looked.lineage)
+    if looked.segments is not None:
+        show_segments(looked.segments)
+
+
+def _check_segments(
+    asked: SegmentOptions, *, segments: bool, breaks: bool
+) -> SegmentOptions | None:
+    """Return how to plan segments; None without `--segments`."""
+    if segments and breaks:
+        raise UsageError(
+            "--segments has no effect with --breaks", hint="run modelc inspect once for each",
+            option="segments", code=ErrorCode.NO_EFFECT,
+        )  # fmt: skip
+    if segments or asked == SegmentOptions():
+        return asked if segments else None
+    name = "torch-ops" if asked.torch_ops else "min-block-size"
+    raise UsageError(
+        f"--{name} has no effect without --segments", hint=Hint("add ", Option("segments")),
+        option=name, code=ErrorCode.NO_EFFECT,
+    )  # fmt: skip
 
 
 def _inspect_breaks(path: Path, given: Given) -> None:

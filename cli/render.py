@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from ..converters.registry import package_of
 from ..core.contract import EAGER, Inspection, Readiness, Target
 from ..core.installation import readiness_text
 from ..core.records import size_text
+from ..core.segments import LeftOut, Segment, SegmentPlan
 from ..core.verdict import OutputVerdict, Verdict
 from ..pipeline.inspection import CheckpointContents
 from ..pipeline.order import Order
@@ -299,3 +300,48 @@ def _show_check_lines(
             if check.found is kind and check.detail:
                 text = f"{check.of}, {check.what}: {check.detail}"
                 print_line(console, f"{indent}{_CHECK_MARKS[kind]} {escape(text)}")
+
+
+_MOST_OPERATORS = 6  # of one segment
+
+
+def show_segments(plan: SegmentPlan) -> None:
+    """Show each segment with its operators and its share of the work, and what stays in torch."""
+    console = result_console()
+    table = new_table("segment", "runs in", "nodes", "work", "operators", right=("nodes", "work"))
+    for number, one in enumerate(plan.segments, start=1):
+        table.add_row(str(number), *_segment_cells(one))
+    console.print(table)
+    engines = sum(one.engine for one in plan.segments)
+    print_line(
+        console,
+        f"{percent_text(plan.share)} of the {plan.work} in TensorRT, engines: {engines}, "
+        f"switches: {plan.switches}, --min-block-size {plan.min_block_size}, by {plan.source}",
+    )
+    _show_left_out(console, plan.left_out)
+    if plan.uncertain:
+        operators = _operators_text(plan.uncertain)
+        print_line(console, f"[yellow]may be rejected when an engine is built[/]: {operators}")
+    if plan.data_dependent:
+        print_line(
+            console, f"output sizes depend on the data: {_operators_text(plan.data_dependent)}"
+        )
+
+
+def _segment_cells(one: Segment) -> tuple[str, str, str, str]:
+    names = sorted(one.operators.items(), key=lambda pair: -pair[1])
+    more = f", and {len(names) - _MOST_OPERATORS} more" if len(names) > _MOST_OPERATORS else ""
+    operators = _operators_text(dict(names[:_MOST_OPERATORS])) + more
+    place = "[green]TensorRT[/]" if one.engine else "[yellow]torch[/]"
+    return place, str(one.nodes), percent_text(one.share), operators
+
+
+def _show_left_out(console: Console, found: Iterable[LeftOut]) -> None:
+    for one in found:
+        where = f" in {one.module}" if one.module else ""
+        text = f"{one.count} {one.operator}{where}: {one.reason}"
+        print_line(console, f"  [yellow]in torch[/]: {escape(text)}")
+
+
+def _operators_text(counts: Mapping[str, int]) -> str:
+    return escape(", ".join(f"{count} {name}" for name, count in counts.items()))

@@ -25,6 +25,7 @@ from ..core.contract import (
 )
 from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.kinds import Capture, Precision
+from ..core.segments import SegmentOptions, SegmentPlan
 from ..core.signature import Signature
 from ..core.target_extensions import FaultKind, PlantedFault
 from ..core.torch_file import refuse_archive_code
@@ -44,6 +45,7 @@ from .installed_packages import package_versions
 from .planted_faults import plant_in_graph
 from .runner_base import TorchRunner, check_device, float_tensors, runner_error, torch_settings
 from .torch_faults import ProgramGraph
+from .trt.torch_segments import plan_segments
 
 if TYPE_CHECKING:
     import torch
@@ -219,6 +221,17 @@ def inspect(path: Path) -> Inspection:
         operators=count_operators(program),
         metadata=record_origin(record),
     )
+
+
+def plan_path(path: Path, options: SegmentOptions) -> SegmentPlan:
+    """Return the segments that torch-tensorrt would make of the program.
+
+    Raises:
+        RunnerError: torch cannot open it.
+        UsageError: the program lacks an operator of `options`.
+    """
+    program, _ = _load_program(path)
+    return plan_segments(program, options)
 
 
 def coverage(path: Path, example: Feed, device: str) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from ..checkpoints.weight_sets import WeightSetSummary, describe_weight_sets, weights_kind
 from ..converters.registry import target_for
 from ..core.contract import Inspection, Program, Target
-from ..core.errors import ErrorCode, Hint, ModelcError, UsageError
+from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
+from ..core.segments import Segmented, SegmentOptions, SegmentPlan
 from .manifest_file import read_manifest
 from .recorded_run import check_program_trust, record_beside
 
@@ -33,12 +34,15 @@ def inspect_checkpoint(path: str | Path) -> CheckpointContents:
     )
 
 
-def inspect(path: str | Path, *, trust: bool = False) -> InspectedFile:
+def inspect(
+    path: str | Path, *, trust: bool = False, segments: SegmentOptions | None = None
+) -> InspectedFile:
     """What a converted model contains, and what the manifest beside it records.
 
     Args:
         path: a model file.
         trust: open one that is a program, though no manifest beside it records it.
+        segments: plan the segments that torch-tensorrt would make of an exported program.
 
     Raises:
         ModelcError: the file is not an artifact, or cannot be read.
@@ -46,6 +50,13 @@ def inspect(path: str | Path, *, trust: bool = False) -> InspectedFile:
     place = Path(path)
     _refuse_folder(place)
     target = target_for(place)
+    if segments is not None and not isinstance(target, Segmented):
+        raise UsageError(
+            f"--segments needs an exported program, and {place} is of the format {target.NAME}",
+            hint=Hint("export it with ", Option("to", "pt2")),
+            option="segments",
+            code=ErrorCode.UNSUPPORTED,
+        )
     if isinstance(target, Program) and target.INSPECT_OPENS:
         check_program_trust(place, target, trust=trust)
     beside = record_beside(place)
@@ -60,7 +71,11 @@ def inspect(path: str | Path, *, trust: bool = False) -> InspectedFile:
             ("checkpoint file", manifest.checkpoint.path),
             ("verdict", "not judged" if verdict is None else str(verdict.state)),
         )
-    return InspectedFile(inspection=_inspect_model(place, target), size=size, lineage=lineage)
+    inspection = _inspect_model(place, target)
+    plan = None
+    if segments is not None and isinstance(target, Segmented):
+        plan = target.plan_path(place, segments)
+    return InspectedFile(inspection=inspection, size=size, lineage=lineage, segments=plan)
 
 
 def _inspect_model(place: Path, target: Target) -> Inspection:
@@ -89,11 +104,15 @@ def _refuse_folder(place: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedFile:
-    """What `inspect` found: the file's content, its bytes, and its lineage from the manifest."""
+    """What `inspect` found: the file's content, its bytes, and its lineage from the manifest.
+
+    `segments` is the plan for torch-tensorrt, if it was asked for.
+    """
 
     inspection: Inspection
     size: int
     lineage: tuple[tuple[str, str], ...]
+    segments: SegmentPlan | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,58 @@
+"""`modelc inspect --segments`: the plan for torch-tensorrt of an exported program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..nets.segment_nets import Middle, export_net
+from .conftest import Ran
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import torch
+
+    path = tmp_path_factory.mktemp("segments") / "net.pt2"
+    torch.export.save(export_net(Middle, dynamic=True), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def inspect(modelc: Callable[..., Ran], program: Path) -> Callable[..., Ran]:
+    def run(*arguments: str) -> Ran:
+        return modelc("inspect", str(program), "--trust", *arguments, cwd=program.parent)
+
+    return run
+
+
+def test_the_plan_is_in_the_document(inspect: Callable[..., Ran]) -> None:
+    done = inspect("--segments", "--min-block-size", "1", "--torch-ops", "aten.sin", "--json")
+    plan = json.loads(done.stdout)["segments"]
+    assert plan["min_block_size"] == 1
+    assert {one["operator"] for one in plan["left_out"]} == {
+        "aten.searchsorted.Tensor", "aten.sin.default",
+    }  # fmt: skip
+
+
+def test_the_plan_is_shown(inspect: Callable[..., Ran]) -> None:
+    done = inspect("--segments")
+    assert done.returncode == 0
+    assert "aten.searchsorted.Tensor" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--min-block-size", "3"), ("--torch-ops", "aten.sin"), ("--segments=1",)]
+)
+def test_an_option_without_its_main_option_is_an_error(
+    inspect: Callable[..., Ran], arguments: tuple[str, ...]
+) -> None:
+    assert inspect(*arguments).returncode == 2
+
+
+def test_another_format_has_no_segments(refuse: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"\x08\x08")
+    assert "--segments" in refuse("inspect", "net.onnx", "--segments", code=2)
