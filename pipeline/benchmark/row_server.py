@@ -22,28 +22,33 @@ from ...checkpoints.sample_inputs import read_samples
 from ...checkpoints.user_code import register_folders
 from ...converters.registry import target_named
 from ...core.children.child_call import ParentConnection
-from ...core.contract import Deferred, Feed, Native
+from ...core.contract import Feed
 from ...core.errors import RunnerError
 from ...core.events import ignore_events
 from ...core.nested_values import is_loader_spec
 from ...core.process import thread_limit
 from ...core.signature import Signature
-from ...core.target_extensions import Preparing, SelfTuned
+from ...core.target_extensions import SelfTuned
 from ...validators.feeds import FeedDrawer
 from ..order import Source
 from ..run_progress import Progress
 from .benchmark_plan import BenchmarkPoint, RowSpec
+from .timed_turns import (
+    TimedCall,
+    open_for_timing,
+    prepare_call,
+    take_turn,
+    time_call,
+    wait_until_idle,
+    warm_up,
+)
 
 if TYPE_CHECKING:
     from ...core.contract import Runner
 
 Call: TypeAlias = Callable[[], object]
 Agreement: TypeAlias = tuple[float | None, bool]  # SQNR, and whether it is exact
-_IDLE_WINDOW, _MAX_IDLE_WAIT = 0.02, 0.5  # seconds
-_IDLE_SHARE = 0.1  # of one core, in a window
 SAME_AS_JUDGED = "the runtime's defaults compute as the judge does"
-_STABLE = 0.03  # relative change of the median between two batches of warm-up runs
-_MIN_WARMUP, _MAX_WARMUP = 0.3, 10.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +136,8 @@ def serve_row(
     with _open_row(request) as opened:
         load = time.perf_counter() - began
         feeds = _draw_feeds(request)
-        calls = [change(opened.prepare(feed)) for feed in feeds]
-        first = _time_run(calls[0])
+        calls = [time_call(change(opened.prepare(feed))) for feed in feeds]
+        first = calls[0]()
         parent.send(RowOpened(load=load, first=first / 1e3, threads=opened.threads))
         gc.collect()
         gc.freeze()
@@ -147,56 +152,21 @@ def serve_row(
     return RowClosed(memory=_peak_memory())
 
 
-def _take_turn(point: int, call: Call, seconds: float) -> TurnTimes:
-    """Run for so many seconds, at least once; wait until the threads are idle."""
-    cpu, began = time.process_time(), time.perf_counter()
-    runs = [_time_run(call)]
-    while time.perf_counter() - began < seconds:
-        runs.append(_time_run(call))
-    _wait_until_idle()
-    return TurnTimes(point=point, runs=tuple(runs), cpu=time.process_time() - cpu)
+def _take_turn(point: int, call: TimedCall, seconds: float) -> TurnTimes:
+    cpu = time.process_time()
+    runs = take_turn(call, seconds)
+    return TurnTimes(point=point, runs=runs, cpu=time.process_time() - cpu)
 
 
 def _warm_up(
-    point: int,
-    call: Call,
-    check: Callable[[Feed], Agreement],
-    feed: Feed,
+    point: int, call: TimedCall, check: Callable[[Feed], Agreement], feed: Feed
 ) -> PointWarm:
-    """Run until the medians of two batches of runs agree."""
-    from statistics import median
-
-    began, before = time.perf_counter(), 0.0
-    while True:
-        batch_began = time.perf_counter()
-        batch = [_time_run(call)]
-        while time.perf_counter() - batch_began < _MIN_WARMUP / 2:
-            batch.append(_time_run(call))
-        now, spent = median(batch), time.perf_counter() - began
-        stable = abs(now - before) <= _STABLE * now
-        before = now
-        if (stable and spent >= _MIN_WARMUP) or spent > _MAX_WARMUP:
-            break
+    warm = warm_up(call)
     sqnr, exact = check(feed)
-    _wait_until_idle()
-    return PointWarm(point=point, milliseconds=now, stable=stable, sqnr=sqnr, exact=exact)
-
-
-def _time_run(call: Call) -> float:
-    """Return the milliseconds of one run."""
-    began = time.perf_counter()
-    call()
-    return 1e3 * (time.perf_counter() - began)
-
-
-def _wait_until_idle() -> None:
-    """Wait until no thread of this process spins for further work."""
-    began = time.perf_counter()
-    while time.perf_counter() - began < _MAX_IDLE_WAIT:
-        cpu = time.process_time()
-        time.sleep(_IDLE_WINDOW)
-        if time.process_time() - cpu < _IDLE_SHARE * _IDLE_WINDOW:
-            return
+    wait_until_idle()
+    return PointWarm(
+        point=point, milliseconds=warm.milliseconds, stable=warm.stable, sqnr=sqnr, exact=exact
+    )
 
 
 def _draw_feeds(request: RowRequest) -> list[Feed]:
@@ -225,24 +195,17 @@ def _open_row(request: RowRequest) -> Iterator[OpenRow]:
         yield _open_eager(request)
     else:
         with _open_file(request) as runner:
-            prepare: Callable[[Feed], Call] = partial(partial, runner.run)
-            if isinstance(runner, Preparing):
-                prepare = runner.prepare
+            prepare = partial(prepare_call, runner)
             yield OpenRow(prepare=prepare, threads=thread_limit() or 0, check=_no_check)
 
 
 def _open_file(request: RowRequest) -> Runner:
     row, path = request.row, request.folder / request.row.file
     target = target_named(row.target)
-    if row.target == "onnx":  # the file itself: the judge runs a copy of a half one on the CPU
-        from ...converters.onnx_sessions import open_onnx_file
-
-        return open_onnx_file(path, request.device)
-    if not row.tuned:
-        if isinstance(target, Deferred | Native):
-            trust = {"trust_engine": "true"} if request.source.trust else {}
-            return target.open_runner(path, request.device, request.signature, trust)
-        return target.open_runner(path, request.device, request.signature)
+    if row.target == "onnx" or not row.tuned:
+        return open_for_timing(
+            target, path, request.device, request.signature, trust=request.source.trust
+        )
     if not isinstance(target, SelfTuned):
         raise TypeError(f"{row.target} has no defaults of its own")
     default = target.open_by_default(path, request.device, request.signature)
