@@ -19,11 +19,11 @@ from statistics import median
 from modelc.core.children.child_call import ParentConnection
 from modelc.core.events import ignore_events
 from modelc.core.process import count_cores
+from modelc.core.records import Interval
 from modelc.pipeline.benchmark.benchmark_machine import LoadWatch
 from modelc.pipeline.benchmark.benchmark_plan import BenchmarkOptions, RowSpec, plan_points
-from modelc.pipeline.benchmark.benchmark_records import Interval
 from modelc.pipeline.benchmark.benchmark_rounds import measure_rows
-from modelc.pipeline.benchmark.benchmark_statistics import differ, ratio_interval
+from modelc.pipeline.benchmark.benchmark_statistics import ratio_interval
 from modelc.pipeline.benchmark.row_models import Call, RowRequest
 from modelc.pipeline.benchmark.row_server import RowClosed, serve_row
 from modelc.pipeline.order import Order, Source, Wanted
@@ -55,8 +55,8 @@ def main() -> int:
         for number in range(args.runs):
             watch = LoadWatch()
             equal, slower = measure(out, Path(name) / f"run{number}", args, watch)
-            wrong += differ(equal[1])
-            missed += not differ(slower[1])
+            wrong += equal[1].is_difference
+            missed += not slower[1].is_difference
             (one, within), (two, beyond) = equal, slower
             print(
                 f"equal rows {one:.3f} ({within.low:.3f}..{within.high:.3f})  "

@@ -13,16 +13,15 @@ from modelc.benchmarks.seed_models import (
     PublishedRatio,
 )
 from modelc.core.findings import Accuracy
-from modelc.core.records import size_text
+from modelc.core.records import LEAST_RATIO, Interval, size_text
 from modelc.pipeline.benchmark.benchmark_records import (
     EAGER_ROW,
     BenchmarkReport,
     BenchmarkRow,
-    Interval,
     RowTimes,
     SpeedChange,
 )
-from modelc.pipeline.benchmark.benchmark_statistics import LEAST_RATIO, compare_speedups
+from modelc.pipeline.benchmark.benchmark_statistics import compare_speedups
 from modelc.reports.text_format import count_text, day_text, one_line, percent_text, seconds_text
 
 NOT_RUN, NOT_PUBLISHED = "not run here", "none"

@@ -13,9 +13,9 @@ from rich.markup import escape
 
 from ..core.atomic_write import atomic_write
 from ..core.errors import join_some
-from ..core.records import size_text
+from ..core.records import Interval, size_text
 from ..pipeline.benchmark.benchmark_plan import PASSED
-from ..pipeline.benchmark.benchmark_records import BenchmarkReport, BenchmarkRow, Interval, RowTimes
+from ..pipeline.benchmark.benchmark_records import BenchmarkReport, BenchmarkRow, RowTimes
 from .console import fit_table, print_line, result_console
 
 if TYPE_CHECKING:

@@ -105,10 +105,12 @@ def _show_model(console: Console, outcome: ModelOutcome, model: ModelRun) -> Non
         print_line(console, f"  [dim]hint: {escape(model.hint)}[/]")
     if outcome.manifest is not None:
         _show_model_artifacts(console, outcome, outcome.manifest)
-    for breach in outcome.breaches:
+    gates = [("red", "gate broken", one) for one in outcome.breaches]
+    gates += [("yellow", "gate undecided", one) for one in outcome.doubts]
+    for colour, state, breach in gates:
         origin = f"  [dim]{escape(str(breach.told))}[/]" if breach.told else ""
-        what = f"[red]{name}/{escape(breach.artifact)}[/]"
-        print_line(console, f"{what}: gate broken: {escape(breach.message)}{origin}")
+        what = f"[{colour}]{name}/{escape(breach.artifact)}[/]"
+        print_line(console, f"{what}: {state}: {escape(breach.message)}{origin}")
 
 
 def _show_model_artifacts(console: Console, one: ModelOutcome, manifest: Manifest) -> None:

@@ -136,12 +136,40 @@ class Coverage:
     source: str  # ONNX types | OpenVINO runtime model | TensorRT engine inspector
 
 
+# Two processes of one model may differ for good, by where their memory lies: at most by 0.4 % in
+# 20 runs of `benchmarks/benchmark_noise.py` on two idle cores. Within this of 1, a ratio says
+# nothing.
+LEAST_RATIO = 1.03
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """Both ends of a confidence interval, in the unit of its statistic."""
+
+    low: float
+    high: float
+
+    def is_above(self, other: Interval) -> bool:
+        """Whether all of this interval of a ratio is above another by more than `LEAST_RATIO`."""
+        return self.low > other.high * LEAST_RATIO
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether a ratio with this interval is one: all of it is beyond `LEAST_RATIO`."""
+        return self.is_above(_EQUAL) or _EQUAL.is_above(self)
+
+
+_EQUAL = Interval(low=1.0, high=1.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Milliseconds of a run at the smallest batch, beside the FP32 parent in the same minutes.
+    """Milliseconds of a run at the smallest batch, beside the FP32 parent in the same rounds.
 
-    `noise` is the uncertainty of their ratio as a share: two standard errors of the median over the
-    pairs of runs. Records of older versions contain the 5 % that was assumed.
+    `ratio` is the median over `rounds` of its time divided by the parent's, `low` and `high` its
+    99 % interval. `noise` is half of the interval's width as a share of the ratio. Records of older
+    versions have nothing but that: two standard errors, or the 5 % that was assumed. `other_load`
+    is the share of the cores that other processes used, `loaded` whether it was much.
     """
 
     milliseconds: float
@@ -149,11 +177,37 @@ class Latency:
     device: str
     runs: int
     noise: float = 0.05
+    ratio: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    rounds: int = 0
+    other_load: float = 0.0
+    loaded: bool = False
+
+    def __post_init__(self) -> None:
+        """Derive the ratio of a record of an older version."""
+        if not self.ratio and self.parent > 0:
+            ratio = self.milliseconds / self.parent
+            object.__setattr__(self, "ratio", ratio)
+            object.__setattr__(self, "low", ratio * (1 - self.noise))
+            object.__setattr__(self, "high", ratio * (1 + self.noise))
+
+    @property
+    def interval(self) -> Interval:
+        """The interval of the ratio."""
+        return Interval(low=self.low, high=self.high)
 
     @property
     def slower(self) -> bool:
         """Whether it is slower than its parent by more than the noise and the clock explain."""
-        return self.milliseconds > max((1 + self.noise) * self.parent, self.parent + _CLOCK_ERROR)
+        late = self.milliseconds > self.parent + _CLOCK_ERROR
+        return late and self.interval.is_above(_EQUAL)
+
+    @property
+    def ratio_text(self) -> str:
+        """The ratio with its interval, and the load that disturbed it."""
+        load = f", while {load_text(self.other_load)}" if self.loaded else ""
+        return f"{self.ratio:.3f} x ({self.low:.3f} to {self.high:.3f}){load}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +272,11 @@ class Artifact:
     def size(self) -> int:
         """Bytes of everything that ships, without the debug sidecar and held-out samples."""
         return sum(file.size for file in self.files if file.role not in ("debug", "samples"))
+
+
+def load_text(share: float) -> str:
+    """Say what share of the cores other processes used."""
+    return f"other processes used {share:.0%} of the cores"
 
 
 def size_text(size: float) -> str:

@@ -1,23 +1,14 @@
-"""Accuracy of an artifact on labelled data with its gate, and its latency beside its parent's."""
+"""Accuracy of an artifact on labelled data with its gate."""
 
 from __future__ import annotations
 
-import math
-import statistics
-import time
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from ..calibration.preprocess import Preprocess
-from ..converters.registry import is_stage
-from ..core.contract import Feed, Runner, Target
 from ..core.errors import RunnerError, UsageError
 from ..core.findings import Accuracy
-from ..core.kinds import Precision, ReasonCode
+from ..core.kinds import ReasonCode
 from ..core.manifest import Manifest
-from ..core.records import Latency
-from ..core.signature import Signature
 from ..core.verdict import State
 from ..validators.accuracy_text import (
     describe_accuracy,
@@ -30,7 +21,6 @@ from ..validators.ruling import Judgment, Ruling
 from .judge_case import JudgeRequest
 from .labelled_accuracy import BrokenAnswerError, LabelledFeeds, measure_accuracy
 from .limit_text import Measuring
-from .run_context import StepWork
 from .run_progress import Progress
 
 
@@ -121,98 +111,3 @@ def apply_recorded_measuring(
         gate = then.get("max_drop", "")
         measuring = replace(measuring, max_drop=float(gate) if gate else None)
     return apply_recorded_preprocessing(measuring, manifest, progress)
-
-
-_WARMUP_RUNS, _MIN_RUNS, _MAX_RUNS = 3, 7, 50  # runs of each model
-_MIN_NOISE = 0.01  # share of a latency: the clock, and differences between processes
-_MAX_SECONDS = 4.0  # no runs beyond `_MIN_RUNS` after that
-
-
-def measure_step_latency(work: StepWork, path: Path) -> Latency | None:
-    """Measure a calibrated artifact beside its FP32 parent, if this host runs it as intended.
-
-    With `order.timed`, measure any artifact below FP32.
-    """
-    step, parent, run = work.step, work.parent, work.run
-    timed = step.quantizers or (run.order.timed and step.wanted.precision is not Precision.FP32)
-    if not timed or parent.path is None or is_stage(step.target):
-        return None
-    feeds = [r.feed.arrays for r in (*run.samples.held_out, *run.eager.references)]
-    progress = run.workspace.progress
-    with progress.step(f"time {step.name}", log=step.name, runs_artifact=True) as clock:
-        latency = measure_latency(
-            path,
-            parent.path,
-            step.target,
-            device=run.order.judging.device_for(step.target),
-            signature=run.eager.signature,
-            feed=min(feeds, key=lambda feed: sum(array.size for array in feed.values())),
-        )
-        clock.detail = f"{latency.milliseconds:.2f} ms, fp32 {latency.parent:.2f} ms"
-    return latency
-
-
-def measure_latency(  # noqa: PLR0913 - two models, what runs them, and what they are run on
-    path: Path, parent: Path, target: Target, *, device: str, signature: Signature, feed: Feed
-) -> Latency:
-    """Return median milliseconds of a run of `path` and of its FP32 `parent`, run alternately.
-
-    Args:
-        path: the model file.
-        parent: the FP32 model that it was made from; the target's runtime opens it too.
-        target: the target whose runtime runs both.
-        device: the device.
-        signature: the signature of both.
-        feed: the feed to run.
-
-    Raises:
-        RunnerError: the runtime cannot run one of them.
-    """
-    with (
-        target.open_runner(path, device, signature) as mine,
-        target.open_runner(parent, device, signature) as other,
-    ):
-        for _ in range(_WARMUP_RUNS):
-            _time_run(mine, feed)
-            _time_run(other, feed)
-        began = time.perf_counter()
-        pairs: list[tuple[float, float]] = []
-        while len(pairs) < _MIN_RUNS or (
-            len(pairs) < _MAX_RUNS and time.perf_counter() - began < _MAX_SECONDS
-        ):
-            pairs.append((_time_run(mine, feed), _time_run(other, feed)))
-    return Latency(
-        milliseconds=round(1e3 * statistics.median(one for one, _ in pairs), 3),
-        parent=round(1e3 * statistics.median(other for _, other in pairs), 3),
-        device=device,
-        runs=len(pairs),
-        noise=round(ratio_noise([one / other for one, other in pairs]), 4),
-    )
-
-
-def ratio_noise(ratios: Sequence[float]) -> float:
-    """Return two standard errors of the median, as a share of it; at least 1 %.
-
-    The deviation is 1.4826 times the median absolute deviation, as of a normal distribution, and a
-    median of n draws scatters by sqrt(pi / 2n) of it.
-    """
-    middle = statistics.median(ratios)
-    spread = 1.4826 * statistics.median(abs(one - middle) for one in ratios)
-    return max(2 * math.sqrt(math.pi / 2 / len(ratios)) * spread / middle, _MIN_NOISE)
-
-
-def report_latency(latency: Latency | None) -> Ruling:
-    """Return the ruling that holds the latency, with a note if the artifact is slower."""
-    if latency is None or not latency.slower:
-        return Ruling(latency=latency)
-    note = (
-        f"slower than its fp32 parent on {latency.device}: "
-        f"{latency.milliseconds:.2f} ms instead of {latency.parent:.2f} ms"
-    )
-    return Ruling(latency=latency, notes=(note,))
-
-
-def _time_run(runner: Runner, feed: Feed) -> float:
-    began = time.perf_counter()
-    runner.run(feed)
-    return time.perf_counter() - began

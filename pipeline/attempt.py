@@ -26,7 +26,6 @@ from ..core.verdict import Verdict
 from ..validators.edge_case_feeds import NONFINITE
 from ..validators.ruling import Judgment, Ruling
 from ..validators.wide_integer_feeds import WIDE
-from .accuracy_gate import measure_step_latency, report_latency
 from .branch_coverage import BRANCH_KEEPING, CaptureEvidence, branch_coverage
 from .eager_reference import EagerReference
 from .extra_sizes import add_size_feeds, find_extra_sizes, find_output_axes
@@ -51,6 +50,7 @@ from .quantization import check_quantized_share, make_quantization, quantize_par
 from .restrict_values import restrict_inputs, restrict_reference
 from .run_context import Product, StepWork
 from .stated_inputs import load_functions
+from .step_latency import time_step
 from .verdict_rules import apply_artifact_rules, judge_file
 
 
@@ -177,7 +177,7 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
         return try_recipe(again.within(restrict_reference(run.eager, inputs)), recipe, met=met)
     capture = _look_at_capture(work, recipe, product.converted, met)
     judgment = apply_artifact_rules(replace(request, capture=capture), of_file)
-    latency = report_latency(measure_step_latency(work, product.path))
+    latency = time_step(work, product.path)
     return Trial(
         recipe=recipe,
         workplace=product.workplace,

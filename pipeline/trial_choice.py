@@ -270,8 +270,8 @@ def choose_trial(trials: Sequence[Trial]) -> Trial:
 def _most_exact(trials: Sequence[Trial]) -> Trial:
     """Return the trial with the highest SQNR of the worst channel group, then of all outputs.
 
-    Within `NEAR` of both maxima, the lowest latency decides; among trials as fast within the
-    measured noise, the smallest.
+    Within `NEAR` of both maxima, the lowest latency decides; among trials whose intervals do not
+    tell them apart, the smallest.
 
     Trials that are slower than their FP32 parent are dropped while any other remains: an INT8
     artifact that is slower than what it replaces is useless, however exact.
@@ -282,12 +282,8 @@ def _most_exact(trials: Sequence[Trial]) -> Trial:
     left = [trial for trial in left if _worst_group_sqnr(trial) >= best_group - NEAR]
     best = max(map(_trial_sqnr, left))
     near = [trial for trial in left if _trial_sqnr(trial) >= best - NEAR]
-    fastest = min(near, key=_latency_share)
-    as_fast = [
-        trial
-        for trial in near
-        if _latency_share(trial) <= _latency_share(fastest) * _noise_factor(trial, fastest)
-    ]
+    fastest = min(near, key=_latency_ratio)
+    as_fast = [trial for trial in near if not _is_later(trial, fastest)]
     return min(as_fast, key=lambda trial: (trial.size, -_trial_sqnr(trial)))
 
 
@@ -304,15 +300,16 @@ def _worst_group_sqnr(trial: Trial) -> float:
     return math.inf if found is None else found
 
 
-def _latency_share(trial: Trial) -> float:
-    """Return the latency as a share of the parent's.
+def _latency_ratio(trial: Trial) -> float:
+    """Return the latency as a ratio to the parent's; inf if it was not measured.
 
-    The two ran alternately and are comparable; latencies of different trials are not.
+    The two ran in the same rounds and are comparable; latencies of different trials are not.
     """
-    latency = trial.latency
-    return math.inf if latency is None else latency.milliseconds / latency.parent
+    return math.inf if trial.latency is None else trial.latency.ratio
 
 
-def _noise_factor(one: Trial, other: Trial) -> float:
-    """Return the factor by which two latencies may differ due to noise."""
-    return 1 + math.hypot(*(trial.latency.noise for trial in (one, other) if trial.latency))
+def _is_later(trial: Trial, fastest: Trial) -> bool:
+    """Whether a trial is slower than the fastest one, with all of its interval."""
+    if trial.latency is None or fastest.latency is None:
+        return fastest.latency is not None
+    return trial.latency.interval.is_above(fastest.latency.interval)

@@ -20,7 +20,7 @@ from ..pipeline.cache.step_keys import step_keys
 from ..pipeline.order import ResumeState
 from ..pipeline.output_folder import LOGS_FOLDER
 from .project_faults import place_error
-from .project_records import ModelOrder, ModelOutcome, find_breaches
+from .project_records import ModelOrder, ModelOutcome, find_breaches, find_doubts
 
 if TYPE_CHECKING:
     from ..core.manifest import Manifest
@@ -69,6 +69,7 @@ class ReadyModel:
             folder=str(self.model.order.out),
             manifest=manifest,
             breaches=find_breaches(self.model, manifest),
+            doubts=find_doubts(self.model, manifest),
             kept=tuple(sorted(kept.difference(restored))),
             restored=restored,
             seconds=_seconds_since(since),

@@ -38,8 +38,8 @@ class ArtifactRun:
 
     `source` is made, kept (it was in the folder, or would fail again), cache, or empty without an
     artifact. `size` is in bytes; `sqnr` is in dB on the worst feed that counts, None if undefined
-    or if the artifact equals eager. `notes` are caveats apart from the verdict. `digest` covers all
-    files except the debug sidecar, for `modelc verify`.
+    or if the artifact equals eager. `notes` are caveats apart from the verdict, such as undecided
+    gates. `digest` covers all files except the debug sidecar, for `modelc verify`.
     """
 
     name: str
@@ -284,6 +284,7 @@ def _artifact_run(name: str, one: ModelOutcome, manifest: Manifest) -> ArtifactR
             notes=pending.warnings,
         )
     verdict = None if artifact is None else manifest.verdict_of(artifact.name)
+    doubts = [f"gate undecided: {doubt.message}" for doubt in one.doubts if doubt.artifact == name]
     if artifact is None or verdict is None:
         reason = "the manifest has no verdict on it"
         return ArtifactRun(name=name, state=Outcome.FAILED, source=source, reason=reason)
@@ -295,7 +296,7 @@ def _artifact_run(name: str, one: ModelOutcome, manifest: Manifest) -> ArtifactR
         sqnr=None if verdict.is_excused else verdict.sqnr,
         exact=verdict.exact,
         reason=verdict.reason,
-        notes=list_warnings(artifact, manifest),
+        notes=(*list_warnings(artifact, manifest), *doubts),
         digest=digest_artifact(artifact),
     )
 

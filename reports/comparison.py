@@ -285,8 +285,7 @@ def _compare_size(name: str, was: int, now: int) -> Measure:
 def _compare_latency(name: str, was: Latency, now: Latency, *, judged: bool) -> Measure:
     """Compare latencies in ms, judged by the ratio to the FP32 parent timed alongside.
 
-    A change counts if it exceeds `MARGIN_LATENCY` and two standard errors of the difference of
-    the ratios (z test at 5 %); each record holds two standard errors of its own ratio.
+    A change counts if it exceeds `MARGIN_LATENCY`, and if the intervals of both ratios lie apart.
     """
     texts = (milliseconds_text(was.milliseconds), milliseconds_text(now.milliseconds))
     same = was.milliseconds == now.milliseconds
@@ -294,10 +293,11 @@ def _compare_latency(name: str, was: Latency, now: Latency, *, judged: bool) -> 
     if was.device != now.device:
         change, why = Change.INFO, f"on {now.device}, on {was.device} before"
     elif judged and min(was.parent, now.parent) > 0:
-        before, after = was.milliseconds / was.parent, now.milliseconds / now.parent
-        error = math.hypot(was.noise * before, now.noise * after)
+        before, after = was.ratio, now.ratio
         clock = MARGIN_MILLISECONDS / min(was.parent, now.parent)
-        change = _judge_gain(before - after, max(MARGIN_LATENCY * before, error, clock))
+        apart = was.interval.is_above(now.interval) or now.interval.is_above(was.interval)
+        margin = max(MARGIN_LATENCY * before, clock) if apart else math.inf
+        change = _judge_gain(before - after, margin)
         why = f"{before:.2f} x fp32 before, {after:.2f} x now"
     return Measure(artifact=name, measure="latency", change=change, before=texts[0], after=texts[1],
                    why=why, was=was.milliseconds, now=now.milliseconds)  # fmt: skip

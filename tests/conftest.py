@@ -24,6 +24,7 @@ from modelc.core.grammar import parse_input
 from modelc.core.kinds import QUANTIZED, Capture, Precision
 from modelc.core.signature import merge_inputs
 from modelc.pipeline import fault_sensitivity
+from modelc.pipeline.benchmark import timed_turns
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
 from modelc.validators.feeds import draw_example_feed
@@ -55,6 +56,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reason = why_not(target_named(mark.args[0]))
         if reason:
             pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_turns() -> Iterator[None]:
+    """Time in short turns: the tests look at what is done with a latency, not at the last digit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timed_turns, "_TURN", 0.005)
+        patch.setattr(timed_turns, "_MIN_WARMUP", 0.02)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
+from ..core.records import Interval
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -18,11 +20,9 @@ _PART = 1 << 20  # maximum number of drawn indices in memory
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConfidenceInterval:
-    """Both ends at `CONFIDENCE`, in the unit of the statistic, and the method used."""
+class ConfidenceInterval(Interval):
+    """An interval at `CONFIDENCE`, and the method used."""
 
-    low: float
-    high: float
     method: str
 
 
@@ -89,39 +89,60 @@ def bootstrap_interval(
 ) -> ConfidenceInterval:
     """Compute the percentile interval of `drop(mean eager, mean artifact)` by paired resampling.
 
-    Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13. The seed is fixed, so
-    equal scores give equal intervals.
-
     Args:
         eager: one score per sample.
         artifact: the other model's scores on the same samples.
         drop: the drop as a function of the two means.
     """
-    import numpy as np
+    return percentile_interval(
+        draw_resamples(
+            len(eager),
+            lambda places: [
+                drop(float(one), float(other))
+                for one, other in zip(
+                    eager[places].mean(axis=1), artifact[places].mean(axis=1), strict=True
+                )
+            ],
+        )
+    )
 
-    chance, count = np.random.default_rng(0), len(eager)
-    at_once = max(_PART // count, 1)
-    drops: list[float] = []
-    while len(drops) < RESAMPLES:
-        rows = min(at_once, RESAMPLES - len(drops))
-        places = chance.integers(count, size=(rows, count))
-        means = zip(eager[places].mean(axis=1), artifact[places].mean(axis=1), strict=True)
-        drops += [drop(float(one), float(other)) for one, other in means]
-    return percentile_interval(drops)
 
+def draw_resamples(
+    count: int, statistics: Callable[[NDArray[np.int64]], Sequence[float]]
+) -> list[float]:
+    """Return the statistic of `RESAMPLES` resamples with replacement.
 
-def percentile_interval(drops: Sequence[float]) -> ConfidenceInterval:
-    """Return the middle `CONFIDENCE` of resampled drops, ignoring undefined (infinite) ones.
+    Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13. The seed is fixed, so
+    equal values give equal intervals.
 
-    Raises:
-        ValueError: no drop is defined.
+    Args:
+        count: the number of values.
+        statistics: computes one figure of each row of places, of `count` columns.
     """
     import numpy as np
 
-    found = [one for one in drops if math.isfinite(one)]
+    chance, at_once = np.random.default_rng(0), max(_PART // count, 1)
+    found: list[float] = []
+    while len(found) < RESAMPLES:
+        rows = min(at_once, RESAMPLES - len(found))
+        found += statistics(chance.integers(count, size=(rows, count)))
+    return found
+
+
+def percentile_interval(
+    figures: Sequence[float], confidence: float = CONFIDENCE
+) -> ConfidenceInterval:
+    """Return the middle part of resampled figures, ignoring undefined (infinite) ones.
+
+    Raises:
+        ValueError: no figure is defined.
+    """
+    import numpy as np
+
+    found = [one for one in figures if math.isfinite(one)]
     if not found:
-        raise ValueError("no resample has a defined drop")
-    tail = (1 - CONFIDENCE) / 2
+        raise ValueError("no resample has a defined figure")
+    tail = (1 - confidence) / 2
     low, high = np.quantile(found, [tail, 1 - tail])
     method = f"paired bootstrap, {len(found):,} resamples"
     return ConfidenceInterval(low=float(low), high=float(high), method=method)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 from ...core.errors import join_some
-from ...core.records import size_text
+from ...core.records import Interval, size_text
 from ...reports.benchmark_charts import (
     CurvePoint,
     MarkKind,
@@ -32,7 +32,7 @@ from ...reports.text_format import (
     percent_text,
 )
 from .benchmark_plan import PASSED, REJECTED
-from .benchmark_records import EAGER_ROW, BenchmarkReport, BenchmarkRow, Interval, RowTimes
+from .benchmark_records import EAGER_ROW, BenchmarkReport, BenchmarkRow, RowTimes
 from .benchmark_statistics import pareto_front
 
 _REFERENCE = "reference"

@@ -6,18 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...core.errors import RunnerError
+from ...core.records import Interval
 
 SCHEMA_VERSION = 1
 EAGER_ROW = "eager"
 SLOWER = 1  # the exit code
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """Both ends of a confidence interval, in the unit of its statistic."""
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True)

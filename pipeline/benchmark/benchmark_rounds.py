@@ -30,11 +30,9 @@ from .row_server import (
     TurnTimes,
     serve_row,
 )
+from .timed_turns import count_rounds, turn_seconds
 
 LOG = "benchmark"
-MIN_ROUNDS, MAX_ROUNDS = 11, 60
-_TURN, _MAX_TURN = 0.08, 0.25  # seconds; a run that takes longer is a turn
-_RUNS_PER_TURN = 3
 _POLL = 0.2  # seconds
 _GRACE = 2.0  # seconds that a child has to end
 _SEED = 0
@@ -234,11 +232,7 @@ class _BenchmarkRun:
     def measure(self, index: int, point: BenchmarkPoint, seconds: float) -> None:
         """Measure all rows at one point."""
         warm = {name: self.rows[name].warm[index].milliseconds / 1e3 for name in self.children}
-        turns = {
-            name: min(max(_TURN, _RUNS_PER_TURN * one), _MAX_TURN) for name, one in warm.items()
-        }
-        longest = max((max(warm[name], turns[name]) for name in warm), default=1.0)
-        count = min(max(round(seconds / longest), MIN_ROUNDS), MAX_ROUNDS)
+        count = count_rounds(seconds, list(warm.values()))
         title = f"measure {point}" if str(point) else "measure"
         generator = Random(_SEED + index)
         with self.progress.step(title, log=LOG) as clock:
@@ -246,7 +240,7 @@ class _BenchmarkRun:
                 names = list(self.children)
                 generator.shuffle(names)
                 for name in names:
-                    self._take_turn(name, index, turns[name])
+                    self._take_turn(name, index, turn_seconds(warm[name]))
                 self.progress.advance(title, number + 1, count)
             clock.detail = f"{count} rounds of {len(self.children)} rows"
 

@@ -6,39 +6,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ...core.records import Interval
+from ...validators.confidence_intervals import draw_resamples, percentile_interval
 from .benchmark_plan import BenchmarkPoint
-from .benchmark_records import BenchmarkReport, BenchmarkRow, Interval, RowTimes, SpeedChange
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Values = NDArray[np.float64]
+from .benchmark_records import BenchmarkReport, BenchmarkRow, RowTimes, SpeedChange
 
 CONFIDENCE = 0.99
-RESAMPLES = 2000
-# Two processes of one model may differ for good, by where their memory lies: at most by 0.4 % in
-# 20 runs of `benchmarks/benchmark_noise.py` on two idle cores. Within this of 1, a ratio says
-# nothing.
-LEAST_RATIO = 1.03
-_SEED = 0
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, Interval]:
-    """Return the median and its percentile bootstrap interval at `CONFIDENCE`.
-
-    Efron and Tibshirani (1993), An Introduction to the Bootstrap, chapter 13.
-    """
+    """Return the median and its percentile bootstrap interval at `CONFIDENCE`."""
     import numpy as np
 
     array = np.asarray(values, np.float64)
-    drawn = np.random.default_rng(_SEED).integers(0, array.size, (RESAMPLES, array.size))
-    medians = np.median(array[drawn], axis=1)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(medians, [tail, 1 - tail])
-    return float(np.median(array)), Interval(low=float(low), high=float(high))
+    medians = draw_resamples(array.size, lambda places: np.median(array[places], axis=1).tolist())
+    found = percentile_interval(medians, CONFIDENCE)
+    return float(np.median(array)), Interval(low=found.low, high=found.high)
 
 
 def ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float, Interval]:
@@ -47,11 +31,6 @@ def ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float
     Both were measured in the same rounds, so that what slows a round slows both.
     """
     return median_interval([one / two for one, two in zip(base, other, strict=True)])
-
-
-def differ(interval: Interval) -> bool:
-    """Return whether a ratio with this interval is a difference: all of it is beyond the noise."""
-    return interval.low > LEAST_RATIO or interval.high < 1 / LEAST_RATIO
 
 
 def summarize_point(
@@ -100,7 +79,7 @@ def summarize_point(
             equals=tuple(
                 other
                 for other, theirs in each.items()
-                if other != name and not differ(ratio_interval(theirs, each[name])[1])
+                if other != name and not ratio_interval(theirs, each[name])[1].is_difference
             ),
         )
     return found
@@ -129,8 +108,8 @@ def compare_speedups(
             sizes=one.sizes,
             before=then.speedup or 0.0,
             now=one.speedup or 0.0,
-            slower=one.speedup_interval.high * LEAST_RATIO < then.speedup_interval.low,
-            faster=one.speedup_interval.low > then.speedup_interval.high * LEAST_RATIO,
+            slower=then.speedup_interval.is_above(one.speedup_interval),
+            faster=one.speedup_interval.is_above(then.speedup_interval),
         )
         for (name, sizes), one in _times_by_point(now).items()
         if (then := known.get((name, sizes))) is not None

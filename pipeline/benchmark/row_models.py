@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...converters.registry import target_named
 from ...core.compile_records import compile_settings
-from ...core.contract import Deferred, Feed, Native
+from ...core.contract import Feed
 from ...core.events import ignore_events
 from ...core.process import thread_limit
 from ...core.signature import Signature
-from ...core.target_extensions import Concurrent, Deployable, Preparing
+from ...core.target_extensions import Concurrent, Deployable
 from ..order import Source
 from ..run_progress import Progress
 from .benchmark_plan import BenchmarkPoint, RowSpec
+from .timed_turns import open_for_timing, prepare_call
 
 if TYPE_CHECKING:
     import torch
@@ -76,10 +77,7 @@ def open_row(request: RowRequest) -> Iterator[OpenRow]:
         yield _open_eager(request)
         return
     with _open_file(request) as runner:
-        prepare: Callable[[Feed], Call] = partial(partial, runner.run)
-        if isinstance(runner, Preparing):
-            prepare = runner.prepare
-        opened = OpenRow(prepare=prepare, threads=thread_limit() or 0)
+        opened = OpenRow(prepare=partial(prepare_call, runner), threads=thread_limit() or 0)
         if isinstance(runner, Concurrent):
             opened = replace(opened, in_flight=runner.in_flight, rounds=runner.rounds)
         yield opened
@@ -88,12 +86,9 @@ def open_row(request: RowRequest) -> Iterator[OpenRow]:
 def _open_file(request: RowRequest) -> Runner:
     row, path = request.row, request.folder / request.row.file
     target, device, signature = target_named(row.target), request.device, request.signature
-    if isinstance(target, Deployable):
+    if row.variant and isinstance(target, Deployable):
         return target.open_deployment(path, row.variant, device, signature)
-    if isinstance(target, Deferred | Native):
-        trust = {"trust_engine": "true"} if request.source.trust else {}
-        return target.open_runner(path, device, signature, trust)
-    return target.open_runner(path, device, signature)
+    return open_for_timing(target, path, device, signature, trust=request.source.trust)
 
 
 def _open_eager(request: RowRequest) -> OpenRow:

@@ -15,9 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 from ...checkpoints.sample_inputs import read_samples
 from ...checkpoints.user_code import register_folders
@@ -26,12 +24,7 @@ from ...core.contract import Feed
 from ...core.nested_values import is_loader_spec
 from ...validators.feeds import FeedDrawer
 from .row_models import Agreement, Call, RowRequest, open_row
-
-TimedCall: TypeAlias = Callable[[], float]  # returns milliseconds
-_IDLE_WINDOW, _MAX_IDLE_WAIT = 0.02, 0.5  # seconds
-_IDLE_SHARE = 0.1  # of one core, in a window
-_STABLE = 0.03  # relative change of the median between two batches of warm-up runs
-_MIN_WARMUP, _MAX_WARMUP = 0.3, 10.0  # seconds
+from .timed_turns import TimedCall, take_turn, time_call, wait_until_idle, warm_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +95,7 @@ def serve_row(
     with open_row(request) as opened:
         load = time.perf_counter() - began
         feeds = _draw_feeds(request)
-        calls = [partial(_time_run, change(opened.prepare(feed)), opened.rounds) for feed in feeds]
+        calls = [time_call(change(opened.prepare(feed)), opened.rounds) for feed in feeds]
         first = calls[0]() * opened.rounds / 1e3
         parent.send(
             RowOpened(load=load, first=first, threads=opened.threads, in_flight=opened.in_flight)
@@ -121,55 +114,20 @@ def serve_row(
 
 
 def _take_turn(point: int, call: TimedCall, seconds: float) -> TurnTimes:
-    """Run for so many seconds, at least once; wait until the threads are idle."""
-    cpu, began = time.process_time(), time.perf_counter()
-    runs = [call()]
-    while time.perf_counter() - began < seconds:
-        runs.append(call())
-    _wait_until_idle()
-    return TurnTimes(point=point, runs=tuple(runs), cpu=time.process_time() - cpu)
+    cpu = time.process_time()
+    runs = take_turn(call, seconds)
+    return TurnTimes(point=point, runs=runs, cpu=time.process_time() - cpu)
 
 
 def _warm_up(
-    point: int,
-    call: TimedCall,
-    check: Callable[[Feed], Agreement],
-    feed: Feed,
+    point: int, call: TimedCall, check: Callable[[Feed], Agreement], feed: Feed
 ) -> PointWarm:
-    """Run until the medians of two batches of runs agree."""
-    from statistics import median
-
-    began, before = time.perf_counter(), 0.0
-    while True:
-        batch_began = time.perf_counter()
-        batch = [call()]
-        while time.perf_counter() - batch_began < _MIN_WARMUP / 2:
-            batch.append(call())
-        now, spent = median(batch), time.perf_counter() - began
-        stable = abs(now - before) <= _STABLE * now
-        before = now
-        if (stable and spent >= _MIN_WARMUP) or spent > _MAX_WARMUP:
-            break
+    warm = warm_up(call)
     sqnr, exact = check(feed)
-    _wait_until_idle()
-    return PointWarm(point=point, milliseconds=now, stable=stable, sqnr=sqnr, exact=exact)
-
-
-def _time_run(call: Call, rounds: int) -> float:
-    """Return the milliseconds of one of the `rounds` of a call."""
-    began = time.perf_counter()
-    call()
-    return 1e3 * (time.perf_counter() - began) / rounds
-
-
-def _wait_until_idle() -> None:
-    """Wait until no thread of this process spins for further work."""
-    began = time.perf_counter()
-    while time.perf_counter() - began < _MAX_IDLE_WAIT:
-        cpu = time.process_time()
-        time.sleep(_IDLE_WINDOW)
-        if time.process_time() - cpu < _IDLE_SHARE * _IDLE_WINDOW:
-            return
+    wait_until_idle()
+    return PointWarm(
+        point=point, milliseconds=warm.milliseconds, stable=warm.stable, sqnr=sqnr, exact=exact
+    )
 
 
 def _draw_feeds(request: RowRequest) -> list[Feed]:

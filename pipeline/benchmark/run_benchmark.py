@@ -15,6 +15,7 @@ from ...converters.trt.trt_installation import query_driver
 from ...core.errors import ErrorCode, MissingError, RunnerError, UsageError, first_line
 from ...core.events import Tell, ignore_events
 from ...core.process import count_cores
+from ...core.records import load_text
 from ..eager_reference import read_checkpoint
 from ..recorded_run import (
     Moved,
@@ -167,7 +168,7 @@ def _check_load(report: BenchmarkReport, *, strict: bool) -> BenchmarkReport:
     if not report.machine.loaded:
         return report
     text = (
-        f"other processes used {report.machine.other_load:.0%} of the cores while rows ran: "
+        f"{load_text(report.machine.other_load)} while rows ran: "
         "small differences cannot be believed"
     )
     if strict:

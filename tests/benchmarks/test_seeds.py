@@ -18,12 +18,12 @@ from modelc.benchmarks.seeds_page import (
     ratio_table,
     render_page,
 )
+from modelc.core.records import Interval
 from modelc.pipeline.benchmark.benchmark_records import (
     SCHEMA_VERSION,
     BenchmarkMachine,
     BenchmarkReport,
     BenchmarkRow,
-    Interval,
     RowTimes,
 )
 from modelc.pipeline.manifest_file import encode_json

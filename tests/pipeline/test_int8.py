@@ -19,6 +19,7 @@ from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import Manifest
 from modelc.core.records import Artifact
 from modelc.pipeline.api import build
+from modelc.pipeline.benchmark.timed_turns import MIN_ROUNDS
 from modelc.pipeline.held_out import load_samples
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Lowering, Order, Source, Wanted
@@ -274,4 +275,6 @@ def test_auto_tries_all_quantizers_and_records_each(digits_source: Source, tmp_p
     assert kept.sqnr is not None
     assert kept.sqnr >= best - 0.5
     assert kept.latency is not None
+    assert kept.latency.low <= kept.latency.ratio <= kept.latency.high
+    assert kept.latency.rounds >= MIN_ROUNDS
     assert read_manifest(tmp_path) == found

@@ -14,9 +14,13 @@ from modelc.core.kinds import Precision
 from modelc.core.manifest import FeedPlan, Manifest
 from modelc.core.records import Artifact, Checkpoint, FileRecord, Latency
 from modelc.core.signature import Signature
+from modelc.pipeline.benchmark.timed_turns import MIN_ROUNDS
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.plan import Step
-from modelc.projects.project_records import Gate, ModelOrder, find_breaches
+from modelc.pipeline.recorded_run import load_manifest
+from modelc.pipeline.step_latency import measure_latency
+from modelc.projects.project_records import Gate, ModelOrder, find_breaches, find_doubts
+from modelc.validators.feeds import FeedDrawer
 
 FASTER = Latency(milliseconds=1.0, parent=2.0, device="cpu", runs=7)
 SLOWER = Latency(milliseconds=3.0, parent=2.0, device="cpu", runs=7)
@@ -73,7 +77,7 @@ def record(artifact: Artifact) -> Manifest:
         (Gate(max_size=999), INT8, "1.0 kB > max-size 999 B"),
         (Gate(max_drop=0.01), INT8, "2.00% > max-drop 1.00%"),
         (Gate(max_drop=0.01), replace(INT8, accuracy=None), "max-drop"),
-        (Gate(max_latency_ratio=1.2), replace(INT8, latency=SLOWER), "1.50 x"),
+        (Gate(max_latency_ratio=1.2), replace(INT8, latency=SLOWER), "1.500 x (1.425 to 1.575)"),
         (Gate(max_latency_ratio=1.2), replace(INT8, latency=None), "latency was not measured"),
         (Gate(pattern="*-int8", max_size=1), INT8, "max-size 1 B"),
     ],
@@ -96,6 +100,64 @@ def test_a_broken_gate_is_named(gate: Gate, artifact: Artifact, message: str) ->
 )
 def test_what_keeps_to_a_gate_or_has_none_is_no_breach(gate: Gate) -> None:
     assert find_breaches(model(gate), record(INT8)) == ()
+
+
+def timed(low: float, ratio: float, high: float, *, load: float = 0.0) -> Artifact:
+    """An artifact whose parent takes 2 ms."""
+    latency = Latency(
+        milliseconds=2 * ratio, parent=2.0, device="cpu", runs=50, rounds=11,
+        ratio=ratio, low=low, high=high, other_load=load, loaded=load > 0.05,
+    )  # fmt: skip
+    return replace(INT8, latency=latency)
+
+
+@pytest.mark.parametrize(
+    ("most", "artifact", "broken", "undecided"),
+    [
+        pytest.param(1.1, timed(1.11, 1.2, 1.3), True, False, id="certainly slower"),
+        pytest.param(1.1, timed(1.09, 1.2, 1.3), False, True, id="the limit in the interval"),
+        pytest.param(1.1, timed(0.9, 1.0, 1.1), False, False, id="certainly as fast"),
+        pytest.param(1.0, timed(1.005, 1.01, 1.02), False, True, id="no difference"),
+        pytest.param(1.0, timed(1.031, 1.04, 1.05), True, False, id="a difference"),
+        pytest.param(0.5, timed(0.51, 0.52, 0.53), True, False, id="not as fast as asked"),
+    ],
+)
+def test_a_gate_is_broken_by_the_whole_interval(
+    most: float, artifact: Artifact, broken: bool, undecided: bool
+) -> None:
+    gated = model(Gate(max_latency_ratio=most))
+    assert bool(find_breaches(gated, record(artifact))) is broken
+    assert bool(find_doubts(gated, record(artifact))) is undecided
+
+
+def test_messages_name_the_interval_the_limit_and_the_load() -> None:
+    gated = model(Gate(max_latency_ratio=1.1))
+    (breach,) = find_breaches(gated, record(timed(1.18, 1.2, 1.23)))
+    assert breach.message == (
+        "2.4 ms beside 2 ms of its fp32 parent, 1.200 x (1.180 to 1.230) > max-latency-ratio 1.1"
+    )
+    (doubt,) = find_doubts(gated, record(timed(1.0, 1.1, 1.3, load=0.34)))
+    assert doubt.message == (
+        "2.2 ms beside 2 ms of its fp32 parent, 1.100 x (1.000 to 1.300), while other processes "
+        "used 34% of the cores: this does not tell it from max-latency-ratio 1.1"
+    )
+
+
+@pytest.mark.parametrize(("factor", "most", "broken"), [(1.2, 1.1, True), (1.0, 1.0, False)])
+def test_a_planted_slowdown_breaks_a_gate_and_equal_models_do_not(
+    exported_digits: Path, factor: float, most: float, broken: bool
+) -> None:
+    """Of two runners of one file, the time of the first one is scaled."""
+    file, manifest = exported_digits / "model.onnx", load_manifest(exported_digits)
+    feed = FeedDrawer.of(manifest.signature, 0, None).feed("one", {"batch": 1}).arrays
+    latency = measure_latency(
+        (file, file), target_named("onnx"), device="cpu", signature=manifest.signature, feed=feed,
+        change=lambda calls: (lambda: factor * calls[0](), calls[1]),
+    )  # fmt: skip
+    assert latency.low <= latency.ratio <= latency.high
+    assert latency.rounds >= MIN_ROUNDS
+    gated = model(Gate(max_latency_ratio=most))
+    assert bool(find_breaches(gated, record(replace(INT8, latency=latency)))) is broken
 
 
 def test_fp32_is_its_own_measure_of_latency() -> None:

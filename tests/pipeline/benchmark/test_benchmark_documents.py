@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from modelc.core.errors import UsageError
+from modelc.core.records import Interval
 from modelc.pipeline.benchmark.benchmark_records import (
     BenchmarkMachine,
     BenchmarkReport,
     BenchmarkRow,
-    Interval,
     RowTimes,
 )
 from modelc.pipeline.benchmark.benchmark_statistics import compare_reports

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from modelc.core.records import Interval
 from modelc.pipeline.benchmark.benchmark_page import render_benchmark_page
 from modelc.pipeline.benchmark.benchmark_records import (
     BenchmarkMachine,
     BenchmarkReport,
     BenchmarkRow,
-    Interval,
     RowTimes,
     SpeedChange,
 )

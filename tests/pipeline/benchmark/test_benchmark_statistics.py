@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from modelc.core.records import Interval
 from modelc.pipeline.benchmark.benchmark_plan import BenchmarkPoint
-from modelc.pipeline.benchmark.benchmark_records import BenchmarkRow, Interval, RowTimes
+from modelc.pipeline.benchmark.benchmark_records import BenchmarkRow, RowTimes
 from modelc.pipeline.benchmark.benchmark_statistics import (
     compare_speedups,
-    differ,
     median_interval,
     pareto_front,
     ratio_interval,
@@ -66,7 +66,7 @@ def test_what_slows_a_round_does_not_widen_the_ratio() -> None:
 def test_a_difference_is_beyond_the_noise_with_all_of_its_interval(
     low: float, high: float, expected: bool
 ) -> None:
-    assert differ(Interval(low=low, high=high)) is expected
+    assert Interval(low=low, high=high).is_difference is expected
 
 
 def test_the_figures_of_a_row() -> None:

@@ -15,9 +15,10 @@ from modelc.core.errors import RunnerError
 from modelc.core.events import Event, ignore_events
 from modelc.pipeline.benchmark.benchmark_machine import LoadWatch
 from modelc.pipeline.benchmark.benchmark_plan import BenchmarkOptions, BenchmarkPoint, RowSpec
-from modelc.pipeline.benchmark.benchmark_rounds import MIN_ROUNDS, measure_rows
+from modelc.pipeline.benchmark.benchmark_rounds import measure_rows
 from modelc.pipeline.benchmark.row_models import Call, RowRequest
 from modelc.pipeline.benchmark.run_benchmark import benchmark_folder
+from modelc.pipeline.benchmark.timed_turns import MIN_ROUNDS
 from modelc.pipeline.order import Source
 from modelc.pipeline.recorded_run import load_manifest
 from modelc.pipeline.run_progress import Progress
