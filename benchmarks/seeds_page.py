@@ -205,13 +205,15 @@ def _agreement_lines(results: Sequence[SeedResult]) -> Iterator[str]:
     for result in results:
         changes = changes_of(result)
         changed = [one for one in changes if one.slower or one.faster]
+        is_loaded = any(one.machine.loaded for one in result.reports)
+        weak = " The machine was loaded: wide intervals hide changes." if is_loaded else ""
         if not changes:
             yield f"- {result.title}: not measured twice."
         elif not changed:
-            yield f"- {result.title}: none of {len(changes)} speed-ups changed."
+            yield f"- {result.title}: none of {len(changes)} speed-ups changed.{weak}"
         else:
             names = ", ".join(f"`{c.row}` ({c.before:.2f}, then {c.now:.2f})" for c in changed)
-            yield f"- {result.title}: {len(changed)} of {len(changes)} speed-ups changed: {names}."
+            yield f"- {result.title}: {len(changed)} of {len(changes)} speed-ups changed: {names}.{weak}"
 
 
 def _cost_table(results: Sequence[SeedResult]) -> list[str]:
@@ -219,18 +221,19 @@ def _cost_table(results: Sequence[SeedResult]) -> list[str]:
     rows = []
     for result in results:
         for number, report in enumerate(result.reports, 1):
-            turns = sum(len(row.times) for row in report.rows)
-            measured = turns * report.seconds
+            times = [one for row in report.rows for one in row.times]
+            measured = sum(one.runs * one.median for one in times) / 1e3  # slow rows: beyond asked
             export = "" if result.export is None else seconds_text(result.export.seconds)
             rows.append((
                 result.title, str(number), day_text(report.date),
                 percent_text(report.machine.other_load), "yes" if report.machine.loaded else "no",
                 count_text(report.threads, "thread"),
-                f"{turns} x {report.seconds:g} s = {measured:g} s", seconds_text(report.elapsed),
+                f"{report.seconds:g} s x {len(times)}", seconds_text(measured),
+                seconds_text(report.elapsed),
                 export if number == 1 else "",
             ))  # fmt: skip
-    head = ("model", ">benchmark", "date", ">load of others", "too loaded", "threads", ">measured",
-            ">elapsed", ">export")  # fmt: skip
+    head = ("model", ">benchmark", "date", ">load of others", "too loaded", "threads", ">asked for",
+            ">measured (runs x median)", ">elapsed", ">export")  # fmt: skip
     return _table(head, rows)
 
 
