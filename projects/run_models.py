@@ -83,7 +83,7 @@ def run_models(
     *,
     caching: ReuseSources | None,
     limits: ProjectLimits,
-    tell: Tell = ignore_events,
+    on_event: Tell = ignore_events,
 ) -> tuple[ModelOutcome, ...]:
     """Run models, each in a child process, and return their outcomes in order.
 
@@ -92,7 +92,7 @@ def run_models(
         tell_of: returns the listener for a model by name; called from several threads.
         caching: where to find and store results; None rebuilds everything.
         limits: the number of parallel models, and their resources.
-        tell: the listener for the run: how many of the steps that it executes are done.
+        on_event: listens for the run: how many of the steps that it executes are done.
 
     Raises:
         KeyboardInterrupt: this process was interrupted; the children and their files are removed.
@@ -106,7 +106,7 @@ def run_models(
         else:
             found[model.name] = one if isinstance(one, ModelOutcome) else _end_unchanged(one)
     if _may_continue(found.values(), limits):
-        count = StepCount(ready, tell)
+        count = StepCount(ready, on_event)
         found |= _ModelPool(tell_of, caching, limits, count).execute(ready)
     return tuple(found.get(model.name) or _end_unstarted(model) for model in models)
 

@@ -70,12 +70,12 @@ def prepare_call(runner: Runner, feed: Feed) -> Callable[[], object]:
 def time_call(call: Callable[[], object]) -> TimedCall:
     """Return the call as a timed one."""
 
-    def timed() -> float:
+    def measure() -> float:
         began = time.perf_counter()
         call()
         return 1e3 * (time.perf_counter() - began)
 
-    return timed
+    return measure
 
 
 def warm_up(call: TimedCall) -> WarmCall:

@@ -225,8 +225,9 @@ def test_the_run_counts_the_steps_of_all_models(place: Place) -> None:
     place.write("one", "two")
     planned, events = plan_project(place.folder / "modelc.toml"), list[Event]()
     run_models(
-        planned.models, lambda _: ignore_events, caching=None, limits=GOES_ON, tell=events.append
-    )
+        planned.models, lambda _: ignore_events, caching=None, limits=GOES_ON,
+        on_event=events.append,
+    )  # fmt: skip
     assert events == [
         Started(step=ALL_STEPS),
         Advanced(step=ALL_STEPS, done=1, total=2),
