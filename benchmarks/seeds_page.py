@@ -213,7 +213,8 @@ def _agreement_lines(results: Sequence[SeedResult]) -> Iterator[str]:
             yield f"- {result.title}: none of {len(changes)} speed-ups changed.{weak}"
         else:
             names = ", ".join(f"`{c.row}` ({c.before:.2f}, then {c.now:.2f})" for c in changed)
-            yield f"- {result.title}: {len(changed)} of {len(changes)} speed-ups changed: {names}.{weak}"
+            share = f"{len(changed)} of {len(changes)}"
+            yield f"- {result.title}: {share} speed-ups changed: {names}.{weak}"
 
 
 def _cost_table(results: Sequence[SeedResult]) -> list[str]:

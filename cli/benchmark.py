@@ -130,8 +130,11 @@ def _project_folders(file: Path, given: Given) -> Iterator[tuple[Path, ...]]:
     from ..projects.model_orders import plan_project
     from .run_options import collect_overrides
 
-    _refuse_export(given, f"with the project {file}", "set it in the project")
-    planned = plan_project(file, given=collect_overrides(None))
+    out = given.get("out")
+    options = {name: value for name, value in given.items() if name != "out"}
+    _refuse_export(options, f"with the project {file}", "set it in the project")
+    flags = {"out": None if out is None else str(out)}
+    planned = plan_project(file, given=collect_overrides(None, flags))
     folders = tuple(one.order.out for one in planned.models)
     made = tuple(one for one in folders if (one / MANIFEST_FILE).is_file())
     if not made:

@@ -14,13 +14,21 @@ from typing import TYPE_CHECKING, assert_never
 from rich import box
 from rich.console import Console, HighlighterType, JustifyMethod, OverflowMethod
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from ..core.events import Advanced, Entered, Event, Finished, Noted, Started
 from ..reports.result_rows import Outcome
-from ..reports.text_format import escape_control, escape_control_line
+from ..reports.text_format import escape_control, escape_control_line, seconds_text
 from .streams import lenient_stream
 
 if TYPE_CHECKING:
@@ -206,6 +214,7 @@ def show_document(document: bytes) -> None:
 
 _USUAL, _NARROW = 40, 36  # columns of a step; `convert openvino-int8 (onnxruntime)` has 35
 _WIDE_TERMINAL = 90  # columns of the terminal
+_LEAST_PACE = 1.0  # seconds: earlier, an estimate of the time left only flickers
 
 
 @contextmanager
@@ -213,6 +222,31 @@ def error_console() -> Iterator[Console]:
     """Yield a console on a copy of stderr, unaffected by the redirection of stderr to logs."""
     with lenient_stream(os.dup(2), "utf-8", closes=True) as stream:
         yield CleanConsole(file=stream, highlight=False, soft_wrap=not stream.isatty())
+
+
+class _TimeLeftColumn(ProgressColumn):
+    """The time left of each step that says how far it is."""
+
+    def render(self, task: Task) -> Text:
+        """Return the estimate, which counts down until the next report."""
+        if task.fields["reached"] is None:
+            return Text()
+        event, elapsed = task.fields["reached"]
+        left = estimate_left(event, elapsed, task.elapsed or 0.0)
+        return Text("" if left is None else f"about {seconds_text(left)} left", style="dim")
+
+
+def estimate_left(event: Advanced, elapsed: float, now: float) -> float | None:
+    """Return the seconds that a step still takes at its pace so far; None if there is none yet.
+
+    Args:
+        event: how far it is.
+        elapsed: the seconds that it took to be there.
+        now: the seconds since it started.
+    """
+    if not event.done or elapsed < _LEAST_PACE:
+        return None
+    return max(elapsed / event.done * (event.total - event.done) - (now - elapsed), 0.0)
 
 
 class Screen:
@@ -230,6 +264,7 @@ class Screen:
             TextColumn("{task.description}"),
             TextColumn("{task.fields[done]}"),
             TimeElapsedColumn(),
+            _TimeLeftColumn(),
             console=self._console,
             transient=True,
             redirect_stdout=False,
@@ -257,13 +292,11 @@ class Screen:
         match event:
             case Started():
                 self._tasks[event.step] = self._progress.add_task(
-                    escape(escape_control(event.step)), total=None, done=""
+                    escape(escape_control(event.step)), total=None, done="", reached=None
                 )
             case Advanced():
                 if event.step in self._tasks:
-                    self._progress.update(
-                        self._tasks[event.step], done=f"{event.done}/{event.total}"
-                    )
+                    self._advance(self._tasks[event.step], event)
             case Noted():
                 style = "yellow" if event.warning else "dim"
                 print_line(self._console, f"  [{style}]{escape(event.text)}[/]")
@@ -273,6 +306,12 @@ class Screen:
                 pass  # its steps are shown
             case _:
                 assert_never(event)
+
+    def _advance(self, number: TaskID, event: Advanced) -> None:
+        elapsed = next(task.elapsed for task in self._progress.tasks if task.id == number)
+        self._progress.update(
+            number, done=f"{event.done}/{event.total}", reached=(event, elapsed or 0.0)
+        )
 
     def _finish(self, event: Finished) -> None:
         task = self._tasks.pop(event.step, None)

@@ -74,8 +74,19 @@ def _show_point(console: Console, report: BenchmarkReport, sizes: dict[str, int]
             named |= {frozenset(pair) for pair in combinations(group, 2)}
             others = escape(join_some(one.equals, _MAX_NAMED))
             print_line(console, f"no difference from {escape(row.name)}: {others}")
+        unsure = [other for other in one.unclear if frozenset((row.name, other)) not in named]
+        if unsure:
+            named |= {frozenset((row.name, other)) for other in unsure}
+            others = escape(join_some(unsure, _MAX_NAMED))
+            hint = "measure longer (--seconds), on an idle machine"
+            print_line(
+                console, f"cannot say which is faster, {escape(row.name)} or {others}: {hint}"
+            )
         if row.in_flight > 1:
-            text = f"{row.in_flight} requests run at a time, and ms is the time of each"
+            text = (
+                f"{row.in_flight} requests run at a time: ms is the time of each, and the "
+                "speed-up that of samples per second"
+            )
             print_line(console, f"{escape(row.name)}: {text}")
     best = min(
         (pair for pair in found if pair[0].verdict == PASSED),
@@ -84,7 +95,10 @@ def _show_point(console: Console, report: BenchmarkReport, sizes: dict[str, int]
     )
     if best is not None:
         row, one = best
-        times = "" if one.speedup is None else f", {one.speedup:.2f} times as fast as eager"
+        times = ""
+        if one.speedup is not None and one.speedup_interval is not None:
+            within = _interval(one.speedup_interval)
+            times = f", {one.speedup:.2f} times as fast as eager ({within})"
         print_line(console, f"fastest of those that passed: [bold]{escape(row.name)}[/]{times}")
 
 

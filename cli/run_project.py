@@ -144,7 +144,7 @@ def _execute_models(
             caching = held.enter_context(_open_caching(run, asked, screen))
             clear_index(run.out, wanted=find_format("html") in reports)
             clear_record(run.out)
-        return run_models(models, of, caching=caching, limits=limits)
+        return run_models(models, of, caching=caching, limits=limits, on_event=screen)
 
 
 @contextmanager

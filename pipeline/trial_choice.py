@@ -271,7 +271,7 @@ def _most_exact(trials: Sequence[Trial]) -> Trial:
     """Return the trial with the highest SQNR of the worst channel group, then of all outputs.
 
     Within `NEAR` of both maxima, the lowest latency decides; among trials whose intervals do not
-    tell them apart, the smallest.
+    lie apart, the smallest.
 
     Trials that are slower than their FP32 parent are dropped while any other remains: an INT8
     artifact that is slower than what it replaces is useless, however exact.

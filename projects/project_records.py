@@ -248,7 +248,7 @@ def find_doubts(model: ModelOrder, manifest: Manifest) -> tuple[Breach, ...]:
         if artifact.name not in asked or most is None or latency is None:
             continue
         if latency.high > most and not _latency_breach(artifact, gate):
-            text = f"{_latency_text(latency)}: this does not tell it from {_RATIO_GATE} {most:g}"
+            text = f"{_latency_text(latency)}: too close to {_RATIO_GATE} {most:g} to decide"
             found.append(
                 Breach(
                     artifact=artifact.name,
@@ -275,7 +275,7 @@ NOT_STARTED = "not started, as an earlier model failed"  # why a model was skipp
 class ModelOutcome:
     """The manifest of one model, or the error that prevented it.
 
-    `doubts` are gates that hold, but that the measurement cannot tell from broken ones. `kept` are
+    `doubts` are gates that hold, but perhaps only by chance. `kept` are
     steps that are up to date in the folder, failures included; `restored` came from the
     cache; the others were executed. `seconds` is wall time. `started` is False for a model that was
     never begun.

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event
+from threading import Event as Flag
+from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.children.limits import ProcessLimits
 from ..core.children.messages import ChildBugError
 from ..core.errors import ModelcError
-from ..core.events import Noted, Tell
+from ..core.events import Advanced, Entered, Event, Noted, Started, Tell, ignore_events
 from ..pipeline.cache.reuse import ReuseResult, ReuseSources, reuse_results
 from ..pipeline.cache.step_keys import step_keys
 from ..pipeline.order import ResumeState
@@ -82,6 +83,7 @@ def run_models(
     *,
     caching: ReuseSources | None,
     limits: ProjectLimits,
+    on_event: Tell = ignore_events,
 ) -> tuple[ModelOutcome, ...]:
     """Run models, each in a child process, and return their outcomes in order.
 
@@ -90,6 +92,7 @@ def run_models(
         tell_of: returns the listener for a model by name; called from several threads.
         caching: where to find and store results; None rebuilds everything.
         limits: the number of parallel models, and their resources.
+        on_event: listens for the run: how many of the steps that it executes are done.
 
     Raises:
         KeyboardInterrupt: this process was interrupted; the children and their files are removed.
@@ -103,7 +106,8 @@ def run_models(
         else:
             found[model.name] = one if isinstance(one, ModelOutcome) else _end_unchanged(one)
     if _may_continue(found.values(), limits):
-        found |= _ModelPool(tell_of, caching, limits).execute(ready)
+        count = StepCount(ready, on_event)
+        found |= _ModelPool(tell_of, caching, limits, count).execute(ready)
     return tuple(found.get(model.name) or _end_unstarted(model) for model in models)
 
 
@@ -160,16 +164,65 @@ def _end_unstarted(model: ModelOrder) -> ModelOutcome:
     return ModelOutcome(name=model.name, folder=str(model.order.out), started=False)
 
 
+ALL_STEPS = "all artifacts"  # the title of the run as a whole
+
+
+class StepCount:
+    """Counts the executed steps of all models, and reports them as the progress of the run."""
+
+    def __init__(self, ready: Sequence[ReadyModel], tell: Tell) -> None:
+        self._left = {one.model.name: frozenset(one.steps_left) for one in ready}
+        self._total = sum(map(len, self._left.values()))
+        self._entered: dict[str, str] = {}  # the running step by model
+        self._done: set[tuple[str, str]] = set()
+        self._tell = tell
+        self._lock = Lock()
+        if self._total > 1:
+            tell(Started(step=ALL_STEPS))
+
+    def of(self, model: str, tell: Tell) -> Tell:
+        """Return a listener for a model that counts its steps; a step ends where another starts."""
+
+        def count(event: Event) -> None:
+            if isinstance(event, Entered):
+                self._enter(model, event.artifact)
+            tell(event)
+
+        return count
+
+    def end(self, model: str) -> None:
+        """Count all steps of a model that has ended, also those that it did not come to."""
+        with self._lock:
+            self._done |= {(model, step) for step in self._left[model]}
+            self._report()
+
+    def _enter(self, model: str, step: str) -> None:
+        with self._lock:
+            before = self._entered.get(model)
+            self._entered[model] = step
+            if before in self._left[model] and before != step:
+                self._done.add((model, str(before)))
+                self._report()
+
+    def _report(self) -> None:
+        self._tell(Advanced(step=ALL_STEPS, done=len(self._done), total=self._total))
+
+
 class _ModelPool:
     """Runs the remaining steps of several models in parallel, within the limits of the run."""
 
     def __init__(
-        self, tell_of: TellOf, caching: ReuseSources | None, limits: ProjectLimits
+        self,
+        tell_of: TellOf,
+        caching: ReuseSources | None,
+        limits: ProjectLimits,
+        count: StepCount,
     ) -> None:
         self._tell_of = tell_of
+        self._count = count
         self._caching = caching
         self._limits = limits
-        self._stop = Event()
+        self._stop = Flag()
 
     def execute(self, ready: Sequence[ReadyModel]) -> dict[str, ModelOutcome]:
         """Return the outcomes by name; models that were not started are missing."""
@@ -225,12 +278,15 @@ class _ModelPool:
         model = ready.model
         order = replace(model.order, resume=ready.taken.resume)
         since = time.perf_counter() - ready.seconds
+        tell = self._count.of(model.name, self._tell_of(model.name))
         try:
-            manifest = run_isolated(order, self._tell_of(model.name), bounds=bounds)
+            manifest = run_isolated(order, tell, bounds=bounds)
         except ModelcError as error:
             return _end_with_error(model, place_error(error, model.places), since)
         except ChildBugError as error:
             return _end_with_error(model, _report_bug(error, order.out / LOGS_FOLDER), since)
+        finally:
+            self._count.end(model.name)
         if self._caching is not None and self._caching.steps is not None:
             self._caching.steps.keep(manifest, order.out, model.name)
         return ready.make_outcome(manifest, since)

@@ -6,10 +6,10 @@ from .structure import is_participle, measure
 
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
-    "files": 402,
-    "lines": 92_500,
+    "files": 396,
+    "lines": 91_600,
     "small_files": 7,
-    "test_lines": 69_500,
+    "test_lines": 68_600,
     "participles": 17,
     "repeated_classes": 0,
     "repeated_files": 0,

@@ -19,7 +19,8 @@ class RowTimes:
 
     `median` is that of the rounds' medians, with its interval; `p90` is of all runs. `speedup` is
     eager's time for a sample divided by the row's, of the same rounds; None for eager, and where
-    eager did not run. `equals` are the rows without a difference from this one. `throughput` is in
+    eager did not run. `equals` are the rows without a difference from this one;
+    `unclear` those whose ratio has so wide an interval that both may be true. `throughput` is in
     samples per second.
     """
 
@@ -33,6 +34,7 @@ class RowTimes:
     speedup: float | None = None
     speedup_interval: Interval | None = None
     equals: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from ...core.children.limits import LimitExceeded
 from ...core.children.messages import Returned, StoppedByError
 from ...core.children.processes import OutputLog, ProcessEnd
 from ...core.errors import ErrorCode
+from ...core.events import Started
 from ..run_progress import Progress
 from .benchmark_machine import LoadWatch
 from .benchmark_plan import BenchmarkPoint
@@ -33,6 +34,7 @@ from .row_server import (
 from .timed_turns import count_rounds, turn_seconds
 
 LOG = "benchmark"
+ALL_POINTS = "all points"  # the title of the measurement as a whole
 _POLL = 0.2  # seconds
 _GRACE = 2.0  # seconds that a child has to end
 _SEED = 0
@@ -192,8 +194,11 @@ def measure_rows(  # noqa: PLR0913 - how rows are measured
     try:
         for request in requests:
             run.open(request, threads, len(points))
+        if len(points) > 1:
+            progress.tell(Started(step=ALL_POINTS))
         for index, point in enumerate(points):
             run.measure(index, point, seconds)
+            progress.advance(ALL_POINTS, index + 1, len(points))
         for name, child in run.children.items():
             run.rows[name].memory = child.close()
     finally:

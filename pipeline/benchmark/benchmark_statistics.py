@@ -13,6 +13,7 @@ from .benchmark_plan import BenchmarkPoint
 from .benchmark_records import BenchmarkReport, BenchmarkRow, RowTimes, SpeedChange
 
 CONFIDENCE = 0.99
+MOST_SPREAD = 1.15  # of an interval's ends, for rows to be called equal
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, Interval]:
@@ -31,6 +32,11 @@ def ratio_interval(base: Sequence[float], other: Sequence[float]) -> tuple[float
     Both were measured in the same rounds, so that what slows a round slows both.
     """
     return median_interval([one / two for one, two in zip(base, other, strict=True)])
+
+
+def _is_equal(interval: Interval) -> bool:
+    """Whether a ratio that is no difference is surely a small one."""
+    return not interval.is_difference and interval.high <= interval.low * MOST_SPREAD
 
 
 def summarize_point(
@@ -62,6 +68,11 @@ def summarize_point(
     found: dict[str, RowTimes] = {}
     for name, values in by_round.items():
         median, interval = median_interval(values)
+        ratios = {
+            other: ratio_interval(theirs, each[name])[1]
+            for other, theirs in each.items()
+            if other != name
+        }
         runs = np.concatenate([np.asarray(one) for one in rounds[name]])
         speedup: tuple[float, Interval] | None = None
         if baseline in by_round and name != baseline:
@@ -76,10 +87,9 @@ def summarize_point(
             rounds=len(values),
             speedup=None if speedup is None else speedup[0],
             speedup_interval=None if speedup is None else speedup[1],
-            equals=tuple(
-                other
-                for other, theirs in each.items()
-                if other != name and not ratio_interval(theirs, each[name])[1].is_difference
+            equals=tuple(other for other, one in ratios.items() if _is_equal(one)),
+            unclear=tuple(
+                other for other, one in ratios.items() if not (one.is_difference or _is_equal(one))
             ),
         )
     return found

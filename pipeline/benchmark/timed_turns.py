@@ -68,12 +68,12 @@ def prepare_call(runner: Runner, feed: Feed) -> Callable[[], object]:
 def time_call(call: Callable[[], object], rounds: int = 1) -> TimedCall:
     """Return the call as a timed one, of one of the `rounds` that it runs."""
 
-    def timed() -> float:
+    def measure() -> float:
         began = time.perf_counter()
         call()
         return 1e3 * (time.perf_counter() - began) / rounds
 
-    return timed
+    return measure
 
 
 def warm_up(call: TimedCall) -> WarmCall:

@@ -97,10 +97,11 @@ def test_the_page_has_what_the_reports_say() -> None:
     missing = BenchmarkRow(name="onnx", runtime="", precision="", verdict="", failure="broken")
     first = replace(first, rows=(*first.rows, missing))
     changed = result(first, second)
-    page = render_page([changed, SeedResult(name="digits", title="Digits", error="no such file")])
-    assert all(text in page for text in ("123.0 MB", "`onnx`", "broken", "no such file"))
+    page = render_page([changed, SeedResult(name="digits", title="Digits", error="absent")])
+    assert all(text in page for text in ("123.0 MB", "`onnx`", "broken", "absent"))
     assert "(1.10, then 1.30)" in page
-    assert "| 3 s x 2 | 1.9 s | 1 min 15 s |" in page  # 100 runs of 10 and of 9.1 ms
+    cells = {cell.strip() for cell in page.split("|")}
+    assert {"1.9 s", "1 min 15 s"} <= cells  # 100 runs of 10 and of 9.1 ms
     assert is_bad(changed)
 
 

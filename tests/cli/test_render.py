@@ -12,11 +12,19 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
-from modelc.cli.console import fit_table, print_line, show_json, show_reasons_table, write_json
+from modelc.cli.console import (
+    estimate_left,
+    fit_table,
+    print_line,
+    show_json,
+    show_reasons_table,
+    write_json,
+)
 from modelc.cli.render import show_inspection, show_verdict
 from modelc.cli.render_manifest import show_manifest
 from modelc.core.contract import Inspection
 from modelc.core.errors import LOGGED
+from modelc.core.events import Advanced
 from modelc.core.kinds import ReasonCode
 from modelc.core.manifest import Failure, Manifest
 from modelc.pipeline.trial_choice import CHOICE_RULE
@@ -242,3 +250,20 @@ def test_a_document_with_an_exit_code_or_that_is_a_list_stays(
     show_json(document)
     write_json(3)
     assert capsysbinary.readouterr().out == document
+
+
+@pytest.mark.parametrize(
+    ("done", "elapsed", "now", "left"),
+    [
+        (0, 30.0, 30.0, None),
+        (1, 0.1, 0.1, None),
+        (1, 30.0, 30.0, 90.0),
+        (1, 30.0, 50.0, 70.0),
+        (3, 30.0, 99.0, 0.0),
+        (4, 30.0, 30.0, 0.0),
+    ],
+)
+def test_the_time_left_is_estimated_from_the_pace_so_far(
+    done: int, elapsed: float, now: float, left: float | None
+) -> None:
+    assert estimate_left(Advanced(step="a", done=done, total=4), elapsed, now) == left

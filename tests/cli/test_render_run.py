@@ -127,3 +127,14 @@ def test_a_model_without_warnings_has_no_lines(records: ModuleType) -> None:
         artifacts=(records.artifact("onnx"),), verdicts=(floor,), steps=("onnx",)
     )
     assert not any("manifest.json" in line for line in told_of(manifest))
+
+
+def test_an_undecided_gate_is_a_warning_on_screen_and_in_the_record(records: ModuleType) -> None:
+    manifest = calibrated(records)
+    doubt = Breach(artifact="onnx-int8", gate="max-latency-ratio", message="1.01 x", told=None)
+    outcome = ModelOutcome(name="net", folder="out/net", manifest=manifest, doubts=(doubt,))
+    record, stream = make_record([outcome], seconds=1.0), io.StringIO()
+    show_run([outcome], record, Path("out"), console=Console(file=stream, width=200))
+    assert "net/onnx-int8: gate undecided: 1.01 x" in stream.getvalue()
+    (noted,) = [one for one in record.models[0].artifacts if "1.01 x" in str(one.notes)]
+    assert noted.name == "onnx-int8"

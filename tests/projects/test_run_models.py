@@ -12,7 +12,7 @@ import pytest
 
 from modelc.core.children.messages import ChildBugError
 from modelc.core.errors import UsageError
-from modelc.core.events import Event, Finished, ignore_events
+from modelc.core.events import Advanced, Event, Finished, Started, ignore_events
 from modelc.core.manifest import Manifest
 from modelc.pipeline.cache.file_digests import FileDigests
 from modelc.pipeline.cache.reuse import ReuseSources
@@ -21,7 +21,7 @@ from modelc.pipeline.isolation import supervisor
 from modelc.pipeline.order import Order, Source
 from modelc.projects.model_orders import plan_project
 from modelc.projects.project_records import ModelOutcome, combine_exit_codes
-from modelc.projects.run_models import ProjectLimits, run_models
+from modelc.projects.run_models import ALL_STEPS, ProjectLimits, run_models
 from modelc.projects.run_record import make_record
 
 pytestmark = pytest.mark.slow
@@ -219,3 +219,17 @@ def test_an_interrupt_while_two_run_leaves_no_work_and_the_next_run_goes_on(plac
     left = {path.name for path in place.folder.rglob("*") if path.name.startswith(".")}
     assert not left
     assert [one.exit_code for one in place.run().values()] == [0, 0]
+
+
+def test_the_run_counts_the_steps_of_all_models(place: Place) -> None:
+    place.write("one", "two")
+    planned, events = plan_project(place.folder / "modelc.toml"), list[Event]()
+    run_models(
+        planned.models, lambda _: ignore_events, caching=None, limits=GOES_ON,
+        on_event=events.append,
+    )  # fmt: skip
+    assert events == [
+        Started(step=ALL_STEPS),
+        Advanced(step=ALL_STEPS, done=1, total=2),
+        Advanced(step=ALL_STEPS, done=2, total=2),
+    ]

@@ -78,6 +78,13 @@ def test_the_figures_of_a_row() -> None:
     assert 4.0 < found.p90 < 10.0
 
 
+def test_rows_with_a_wide_interval_are_neither_equal_nor_different() -> None:
+    eager = [(10.0,)] * 12
+    other = [(7.0,), (14.0,)] * 6
+    found = summarize_point({"eager": eager, "other": other}, POINT, {}, "eager")["other"]
+    assert (found.equals, found.unclear) == ((), ("eager",))
+
+
 def test_requests_in_flight_count_as_samples_of_their_time() -> None:
     rounds = {"eager": [(4.0,), (4.0,)], "several": [(6.0,), (6.0,)]}
     several = summarize_point(rounds, POINT, {"several": 3}, "eager")["several"]
