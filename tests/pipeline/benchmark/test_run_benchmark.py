@@ -11,17 +11,21 @@ import pytest
 import torch
 
 from modelc.converters.runner_base import make_torch_call
-from modelc.core.errors import RunnerError
+from modelc.core.errors import ErrorCode, RunnerError
 from modelc.core.events import Event, ignore_events
+from modelc.core.grammar import parse_input
+from modelc.core.signature import merge_inputs
 from modelc.pipeline.benchmark.benchmark_machine import LoadWatch
 from modelc.pipeline.benchmark.benchmark_plan import BenchmarkOptions, BenchmarkPoint, RowSpec
 from modelc.pipeline.benchmark.benchmark_rounds import MIN_ROUNDS, measure_rows
-from modelc.pipeline.benchmark.row_models import Call, RowRequest
+from modelc.pipeline.benchmark.row_models import Call, RowRequest, open_row
 from modelc.pipeline.benchmark.run_benchmark import benchmark_folder
 from modelc.pipeline.order import Source
 from modelc.pipeline.recorded_run import load_manifest
 from modelc.pipeline.run_progress import Progress
 from modelc.tests.pipeline.benchmark.row_crash import crash
+
+from ...reasons import has_code
 
 QUICK = BenchmarkOptions(seconds=0.1, threads=1, compiled=())
 
@@ -54,6 +58,23 @@ def test_every_row_is_measured_beside_eager(exported_digits: Path) -> None:
     speedups = [one.speedup_interval for one in onnx.times]
     assert all(one is not None and one.low > 1 for one in speedups)  # by far, on any machine
     assert events
+
+
+def test_a_torchscript_module_has_no_compiled_row(tmp_path: Path) -> None:
+    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "net.pt")
+    request = RowRequest(
+        row=RowSpec(name="torch.compile", runtime="torch", variant="default"),
+        folder=tmp_path,
+        source=Source(checkpoint=tmp_path / "net.pt", trust=True),
+        signature=merge_inputs([parse_input("x:float32[1,2]")], {}),
+        points=(),
+        seed=0,
+        orders=tmp_path / "orders",
+        device="cpu",
+        logs=tmp_path / "logs",
+    )
+    with pytest.raises(RunnerError, check=has_code(ErrorCode.NO_EFFECT)), open_row(request):
+        pass
 
 
 def test_a_row_that_dies_ends_alone(exported_digits: Path, tmp_path: Path) -> None:
