@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,16 +15,18 @@ from ..pipeline.call_options import BenchmarkChoice, CallOptions
 from ..pipeline.manifest_file import MANIFEST_FILE
 from ..pipeline.option_spec import Given, read_record
 from ..pipeline.option_table import ArtifactOptions, JudgingOptions, SourceOptions
+from .benchmark_files import check_files, check_folders, write_files
 from .command_options import refuse, with_options
 from .run_options import file_move
 
 if TYPE_CHECKING:
     from ..pipeline.benchmark.benchmark_plan import BenchmarkOptions
     from ..pipeline.benchmark.benchmark_records import BenchmarkReport
+    from ..pipeline.recorded_run import Moved
 
 _EXPORT_OPTIONS = (  # of a checkpoint alone: a folder records them
     "model", "model-arg", "method", "weights-key", "input", "static", "drop-output", "to", "calib",
-    "out",
+    "out", "overwrite",
 )  # fmt: skip
 
 
@@ -47,39 +49,55 @@ def benchmark(
     3 % or by less than the interval are reported as equal.
     """
     from ..pipeline.benchmark.benchmark_statistics import compare_reports
-    from ..pipeline.benchmark.run_benchmark import benchmark_folder, read_reports
+    from ..pipeline.benchmark.run_benchmark import read_reports
     from ..pipeline.manifest_file import encode_json
     from .console import Screen, show_json
     from .render_benchmark import show_benchmark
-    from .render_setup import print_warnings
 
     call, choice = read_record(CallOptions, given), read_record(BenchmarkChoice, given)
-    options = _read_options(choice, call, given)
+    options, moved, several = (
+        _read_options(choice, call, given),
+        file_move(given),
+        _is_project(path),
+    )
     before = () if choice.compare is None else read_reports(choice.compare)
-    for option, file, example in (
-        ("csv", choice.csv, "rows.csv"), ("html", choice.html, "benchmark.html"),
-    ):  # fmt: skip
-        _check_file(option, file, example)
-    reports: list[BenchmarkReport] = []
-    errors: list[ModelcError] = []
+    check_files(choice, (path, moved.checkpoint, moved.samples))
     with Screen(quiet=call.quiet) as screen, _open_folders(path, given, screen) as folders:
-        for folder in folders:
-            try:
-                found = benchmark_folder(folder, options, file_move(given), screen)
-            except ModelcError as error:
-                if len(folders) == 1:
-                    raise
-                errors.append(error)
-                print_warnings([f"{folder}: {error.text}"])
-            else:
-                reports.append(compare_reports(before, found) if before else found)
-    _write_files(reports, choice.csv, choice.html)
+        check_folders(choice, folders)
+        reports, errors = _measure(folders, options, moved, screen)
+    if before:
+        reports = [compare_reports(before, one, several=several) for one in reports]
+    write_files(reports, choice, several=several)
     if call.json:
-        show_json(encode_json({"benchmarks": reports} if len(folders) > 1 else reports[0]))
+        show_json(encode_json({"benchmarks": reports} if several else reports[0]))
     else:
         for one in reports:
-            show_benchmark(one, titled=len(folders) > 1)
+            show_benchmark(one, titled=several)
     raise typer.Exit(max([one.exit_code for one in errors] + [one.exit_code for one in reports]))
+
+
+def _measure(
+    folders: Sequence[Path], options: BenchmarkOptions, moved: Moved, screen: Tell
+) -> tuple[list[BenchmarkReport], list[ModelcError]]:
+    """Measure each folder; of several, one that cannot be measured is a warning.
+
+    Raises:
+        ModelcError: the only folder cannot be measured.
+    """
+    from ..pipeline.benchmark.run_benchmark import benchmark_folder
+    from .render_setup import print_warnings
+
+    reports: list[BenchmarkReport] = []
+    errors: list[ModelcError] = []
+    for folder in folders:
+        try:
+            reports.append(benchmark_folder(folder, options, moved, screen))
+        except ModelcError as error:
+            if len(folders) == 1:
+                raise
+            errors.append(error)
+            print_warnings([f"{folder}: {error.text}"])
+    return reports, errors
 
 
 def _read_options(choice: BenchmarkChoice, call: CallOptions, given: Given) -> BenchmarkOptions:
@@ -87,7 +105,7 @@ def _read_options(choice: BenchmarkChoice, call: CallOptions, given: Given) -> B
     from ..projects.setting_values import parse_seconds
 
     return BenchmarkOptions(
-        sizes=dict(map(_read_sizes, choice.size)),
+        sizes=_merge_sizes(map(_read_sizes, choice.size)),
         batch=() if choice.batch is None else _read_numbers("--batch", choice.batch),
         seconds=choice.seconds,
         threads=choice.threads,
@@ -108,17 +126,22 @@ def _open_folders(path: Path, given: Given, screen: Tell) -> Iterator[tuple[Path
         UsageError: an option of the export has no effect, or no model of the project was run.
         ModelcError: the checkpoint cannot be exported.
     """
-    if path.suffix == ".toml" and path.is_file():
+    if _is_project(path):
         yield from _project_folders(path, given)
         return
     model = read_record(SourceOptions, given).model
     if not (path / MANIFEST_FILE).is_file() and (
         path.is_file() or model is not None or (path / "config.json").is_file()
     ):
+        refuse(given, ("checkpoint",), f"with the checkpoint {path}", "leave it out")
         yield (_export(path, given, screen),)
         return
     _refuse_export(given, f"with the output folder {path}", "pass the checkpoint")
     yield (path,)
+
+
+def _is_project(path: Path) -> bool:
+    return path.suffix == ".toml" and path.is_file()
 
 
 def _refuse_export(given: Given, where: str, hint: str | Hint) -> None:
@@ -128,11 +151,14 @@ def _refuse_export(given: Given, where: str, hint: str | Hint) -> None:
 def _project_folders(file: Path, given: Given) -> Iterator[tuple[Path, ...]]:
     from ..checkpoints.user_code import use_code_folder
     from ..projects.model_orders import plan_project
+    from .render_setup import print_warnings
     from .run_options import collect_overrides
 
     out = given.get("out")
     options = {name: value for name, value in given.items() if name != "out"}
     _refuse_export(options, f"with the project {file}", "set it in the project")
+    moved = ("checkpoint", "samples")
+    refuse(given, moved, f"with the project {file}", "give the output folder of one model")
     flags = {"out": None if out is None else str(out)}
     planned = plan_project(file, given=collect_overrides(None, flags))
     folders = tuple(one.order.out for one in planned.models)
@@ -142,6 +168,9 @@ def _project_folders(file: Path, given: Given) -> Iterator[tuple[Path, ...]]:
             f"no model of {file} has an output folder",
             hint=f"run modelc run -f {file}", code=ErrorCode.NO_MANIFEST,
         )  # fmt: skip
+    for one in folders:
+        if one not in made:
+            print_warnings([f"{one}: not measured: its model was not run yet"])
     with use_code_folder(planned.settings.project.folder):
         yield made
 
@@ -164,33 +193,12 @@ def _export(checkpoint: Path, given: Given, screen: Tell) -> Path:
     return order.out
 
 
-def _check_file(option: str, file: Path | None, example: str) -> None:
-    """Check before measuring that a file can be written."""
-    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-        raise UsageError(
-            f"--{option} {file} is no file in a folder that exists",
-            hint=f"name a file: {example}",
-            option=option,
-            code=ErrorCode.INVALID_VALUE,
-        )
-
-
-def _write_files(reports: list[BenchmarkReport], csv: Path | None, html: Path | None) -> None:
-    """Write the rows of all reports, and a page for each: of several, with the folder's name."""
-    from ..core.atomic_write import atomic_write
-    from ..pipeline.benchmark.benchmark_page import render_benchmark_page
-    from ..pipeline.output_folder import translate_write_errors
-    from .render_benchmark import write_csv
-
-    if csv is not None:
-        with translate_write_errors(csv.parent):
-            write_csv(reports, csv)
-    if html is not None:
-        for one in reports:
-            name = f"{html.stem}-{Path(one.folder).name}{html.suffix}"
-            place = html if len(reports) == 1 else html.with_name(name)
-            with translate_write_errors(html.parent):
-                atomic_write(place, render_benchmark_page(one).encode())
+def _merge_sizes(given: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes by dim; those of a dim that is given twice are put together."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, sizes in given:
+        found[name] = tuple(dict.fromkeys((*found.get(name, ()), *sizes)))
+    return found
 
 
 def _read_sizes(text: str) -> tuple[str, tuple[int, ...]]:

@@ -43,6 +43,17 @@ def compile_settings(variant: str, option: str = "compile") -> dict[str, Any]:
     return {"mode": mode, **{part: True for part in parts if part in COMPILE_SETTINGS}}
 
 
+def plain_variant(variant: str, option: str = "compile") -> str:
+    """Return the one spelling of a variant: its mode, then its settings, each once.
+
+    Raises:
+        UsageError: as `compile_settings`.
+    """
+    found = compile_settings(variant, option)
+    settings = [one for one in COMPILE_SETTINGS if one in found]
+    return "+".join([found["mode"] or "default", *settings])
+
+
 def name_compiled(mode: str) -> str:
     """Return the name of a compiled module in verdicts and in rows of a benchmark."""
     return COMPILED if mode == "default" else f"{COMPILED}:{mode}"

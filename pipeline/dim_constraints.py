@@ -308,6 +308,8 @@ def _fit_end(trials: EagerTrials, sizes: Sizes) -> DimFit | None:
         low, high = (
             end if runs(end) else bisect_boundary(runs, start, end) for end in (dim.low, dim.high)
         )
+        if low <= sizes[name] <= high:
+            continue  # the rejected size lies between sizes that run: it is no end
         middle = (low + high) // 2  # an odd and an even size, and two at each end
         checked = {low, min(low + 1, high), middle, min(middle + 1, high), max(high - 1, low), high}
         if low < high and all(map(runs, checked)):

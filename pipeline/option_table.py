@@ -119,7 +119,7 @@ class ConversionOptions:
     overwrite: bool = switch(
         "overwrite", "Move artifacts of another checkpoint from DIR to DIR/replaced/.",
         Panel.OUTPUT,
-        commands=On.MAKING, key=False, rebuilds=False)
+        commands=On.MAKING | On.BENCHMARK, key=False, rebuilds=False)
     capture: Capture | None = option(
         None, "capture",
         "How to capture the module as a graph: export, export-strict, script, mixed, trace, or "

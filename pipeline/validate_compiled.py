@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..capture.dynamo_watch import check_compilable, plain_name
 from ..converters.runner_base import RunnerBase
-from ..core.compile_records import COMPILED, CompiledVerdict, compile_settings, name_compiled
+from ..core.compile_records import (
+    COMPILED,
+    CompiledVerdict,
+    compile_settings,
+    name_compiled,
+    plain_variant,
+)
 from ..core.contract import (
     EAGER,
     Converted,
@@ -68,7 +74,7 @@ def validate_compiled(
     Raises:
         ModelcError: the folder or the checkpoint cannot be used.
     """
-    compile_settings(mode, "compiled")
+    mode = plain_variant(mode, "compiled")
     if not folder.is_dir():
         raise UsageError(
             f"--compiled requires an output folder, not {folder}",

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib import metadata
 from itertools import product
+from types import MappingProxyType
 
 from ...calibration.feed_form import FeedForm
 from ...converters.registry import TARGETS, is_stage, target_named
-from ...core.compile_records import compile_settings, name_compiled
+from ...core.compile_records import name_compiled, plain_variant
 from ...core.contract import Native, Target
 from ...core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ...core.kinds import Precision
@@ -107,7 +108,8 @@ def plan_points(signature: Signature, options: BenchmarkOptions) -> tuple[Benchm
                 option="batch",
                 code=ErrorCode.NO_EFFECT,
             )
-        swept[batch.free.name or batch.name] = options.batch
+        name = batch.free.name or batch.name
+        swept[name] = tuple(dict.fromkeys((*swept.get(name, ()), *options.batch)))
     for name, sizes in swept.items():
         _check_sizes(name, sizes, signature)
     base = signature.opt_sizes
@@ -138,8 +140,11 @@ def plan_rows(
     source: Source,
     options: BenchmarkOptions,
     targets: tuple[Target, ...] = TARGETS,
+    unusable: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[tuple[RowSpec, ...], dict[str, str]]:
     """Return the rows to measure, and why others of the folder are left out, by name.
+
+    `unusable` says why artifacts cannot be opened, by name.
 
     Raises:
         UsageError: a pattern of `--row` fits no row.
@@ -154,7 +159,7 @@ def plan_rows(
     skipped: dict[str, str] = {}
     for artifact in manifest.artifacts:
         target = target_named(artifact.target, targets)
-        reason = _describe_skip(artifact, target, source, options)
+        reason = unusable.get(artifact.name) or _describe_skip(artifact, target, source, options)
         if reason:
             skipped[artifact.name] = reason
         else:
@@ -163,7 +168,7 @@ def plan_rows(
     skipped |= {one.step: f"it was not made: {one.message}" for one in manifest.failures}
     if not options.only:
         return tuple(rows), skipped
-    return _select(rows, options.only), {}
+    return _select(rows, options.only, skipped), {}
 
 
 def _find_compiled_verdict(manifest: Manifest, mode: str, device: str) -> str:
@@ -239,12 +244,9 @@ def read_variants(text: str) -> tuple[str, ...]:
     Raises:
         UsageError: one of them is unknown.
     """
-    variants = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    if variants == ("none",):
+    if text.strip() == "none":
         return ()
-    for variant in variants:
-        compile_settings(variant)
-    return variants
+    return tuple(dict.fromkeys(plain_variant(part.strip()) for part in text.split(",")))
 
 
 _RUNTIMES: Mapping[str, str] = {
@@ -258,13 +260,17 @@ _RUNTIMES: Mapping[str, str] = {
 }
 
 
-def _select(rows: Sequence[RowSpec], only: Sequence[str]) -> tuple[RowSpec, ...]:
+def _select(
+    rows: Sequence[RowSpec], only: Sequence[str], skipped: Mapping[str, str]
+) -> tuple[RowSpec, ...]:
     for pattern in only:
-        if not any(fnmatchcase(row.name, pattern) for row in rows):
-            raise UsageError(
-                f"--row {pattern} fits no row",
-                hint=Hint(f"the rows are {', '.join(row.name for row in rows)}"),
-                option="row",
-                code=ErrorCode.UNKNOWN_NAME,
-            )
+        if any(fnmatchcase(row.name, pattern) for row in rows):
+            continue
+        left = [f"{name}: {why}" for name, why in skipped.items() if fnmatchcase(name, pattern)]
+        raise UsageError(
+            f"--row {pattern} fits no row" + (f" that is measured: {left[0]}" if left else ""),
+            hint=Hint(f"the rows are {', '.join(row.name for row in rows)}"),
+            option="row",
+            code=ErrorCode.UNKNOWN_NAME,
+        )
     return tuple(row for row in rows if any(fnmatchcase(row.name, one) for one in only))

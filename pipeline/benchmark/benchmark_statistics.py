@@ -95,13 +95,29 @@ def summarize_point(
     return found
 
 
-def compare_reports(before: Sequence[BenchmarkReport], now: BenchmarkReport) -> BenchmarkReport:
-    """Return the report with how its speed-ups changed since the earlier one of its folder."""
+def compare_reports(
+    before: Sequence[BenchmarkReport], now: BenchmarkReport, *, several: bool = False
+) -> BenchmarkReport:
+    """Return the report with how its speed-ups changed since the earlier one of its folder.
+
+    One report is compared with any folder, except of a project with `several` models. A note says
+    why speed-ups cannot be compared, or may differ for another reason than the model.
+    """
     earlier = before
-    if len(before) > 1:
+    if len(before) > 1 or several:
         earlier = [one for one in before if Path(one.folder).name == Path(now.folder).name]
     rows = [row for one in earlier for row in one.rows]
-    return replace(now, compared=compare_speedups(rows, now.rows))
+    compared = compare_speedups(rows, now.rows)
+    notes = [*now.notes]
+    if not compared:
+        notes.append("nothing was compared: no speed-up of the earlier benchmark is of a row here")
+    for name in ("device", "threads"):
+        then = sorted({str(getattr(one, name)) for one in earlier} - {str(getattr(now, name))})
+        if compared and then:
+            notes.append(
+                f"the earlier benchmark had {name} {', '.join(then)}, this one {getattr(now, name)}"
+            )
+    return replace(now, compared=compared, notes=tuple(notes))
 
 
 def compare_speedups(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ...converters.registry import target_named
 from ...core.compile_records import compile_settings
 from ...core.contract import Feed
+from ...core.errors import ErrorCode, RunnerError, UsageError
 from ...core.events import ignore_events
 from ...core.process import thread_limit
 from ...core.signature import Signature
@@ -91,6 +92,20 @@ def _open_file(request: RowRequest) -> Runner:
     return open_for_timing(target, path, device, signature, trust=request.source.trust)
 
 
+def _check_variant(module: torch.nn.Module) -> None:
+    """Check that the module can be compiled.
+
+    Raises:
+        RunnerError: it cannot: there is no such row.
+    """
+    from ...capture.dynamo_watch import check_compilable
+
+    try:
+        check_compilable(module)
+    except UsageError as error:
+        raise RunnerError(error.message, hint=error.advice, code=ErrorCode.NO_EFFECT) from error
+
+
 def _open_eager(request: RowRequest) -> OpenRow:
     """Load the user's module, and compile it if the row asks for that."""
     import torch
@@ -103,6 +118,8 @@ def _open_eager(request: RowRequest) -> OpenRow:
     source, variant = request.source, request.row.variant
     progress = Progress(tell=ignore_events, logs=request.logs)
     eager = open_eager(load_checkpoint(read_checkpoint(source, progress)), request.signature)
+    if variant:
+        _check_variant(eager.module)
     module = eager.module.to(request.device)
     function: Any = torch.compile(module, **compile_settings(variant)) if variant else module
 

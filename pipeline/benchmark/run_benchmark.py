@@ -59,8 +59,7 @@ def benchmark_folder(
     source = source_from_record(manifest, folder, moved or Moved())
     points = plan_points(manifest.signature, options)
     changed = {one.name: describe_changed_file(one, folder) for one in manifest.artifacts}
-    whole = tuple(one for one in manifest.artifacts if not changed[one.name])
-    specs, skipped = plan_rows(replace(manifest, artifacts=whole), source, options)
+    specs, skipped = plan_rows(manifest, source, options, unusable=changed)
     threads, watch = options.threads or count_cores(), LoadWatch()
     cores = choose_cores(threads)
     with tempfile.TemporaryDirectory(prefix="modelc-benchmark-") as name:
@@ -103,7 +102,7 @@ def benchmark_folder(
         machine=describe_machine(watch, before),
         rows=tuple(row for row in rows if row.name not in absent),
         elapsed=round(time.perf_counter() - began, 1),
-        skipped={**skipped, **absent, **{name: fault for name, fault in changed.items() if fault}},
+        skipped={**skipped, **absent},
     )
     return _check_load(report, strict=options.strict)
 

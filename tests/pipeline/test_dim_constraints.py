@@ -56,6 +56,15 @@ class Long(nn.Module):
         return x.unfold(1, 7, 1)
 
 
+class NotThree(nn.Module):
+    """Any length but 3."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] == 3:
+            raise ValueError("no three")
+        return x
+
+
 class Never(nn.Module):
     """Runs at no size."""
 
@@ -192,6 +201,12 @@ def test_values_that_must_ascend_are_found_and_written() -> None:
 def test_sizes_without_a_relation_are_an_error_that_names_the_dims() -> None:
     error = rejected(Wider(), "x:float32[b=1..4,h=2..30,w=2..30]", b=1, h=30, w=2)
     assert isinstance(error, RejectedSizesError)
+
+
+def test_a_rejected_size_between_sizes_that_run_is_no_range() -> None:
+    error = rejected(NotThree(), "x:float32[n=1..8,16]", n=3)
+    assert "no three" in error.message
+    assert "1..8" not in error.message
 
 
 def test_an_error_at_all_sizes_keeps_its_hint() -> None:

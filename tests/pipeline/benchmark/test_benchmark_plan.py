@@ -42,6 +42,11 @@ def test_sizes_are_combined() -> None:
     assert sorted(found) == [(1, 4, 1), (1, 64, 1), (8, 4, 8), (8, 64, 8)]
 
 
+def test_batch_and_size_of_one_dim_are_put_together() -> None:
+    points = plan_points(IDS, BenchmarkOptions(batch=(2, 4), sizes={"batch": (3, 4)}))
+    assert [one.sizes["batch"] for one in points] == [3, 4, 2]
+
+
 @pytest.mark.parametrize(
     ("options", "code"),
     [
@@ -89,6 +94,15 @@ def test_rows_are_selected_by_pattern(exported_digits: Path, digits_source: Sour
         plan_rows(manifest, digits_source, BenchmarkOptions(only=("tensorrt",)))
 
 
+def test_the_error_says_why_a_wanted_row_is_left_out(
+    exported_digits: Path, digits_source: Source
+) -> None:
+    unusable = {"onnx": "model.onnx is missing"}
+    options = BenchmarkOptions(only=("onnx",))
+    with pytest.raises(UsageError, match=r"onnx: model\.onnx is missing"):
+        plan_rows(load_manifest(exported_digits), digits_source, options, unusable=unusable)
+
+
 def test_every_deployment_of_a_file_is_a_row_without_a_verdict(
     exported_digits: Path, digits_source: Source
 ) -> None:
@@ -115,6 +129,11 @@ def test_variants_are_settings_of_torch_compile(text: str, settings: dict[str, o
 def test_a_variant_that_torch_does_not_have_is_an_error(text: str) -> None:
     with pytest.raises(UsageError):
         read_variants(text)
+
+
+def test_a_variant_has_one_spelling() -> None:
+    found = read_variants("dynamic+default, default+dynamic, dynamic+fullgraph, fullgraph+dynamic")
+    assert found == ("default+dynamic", "default+fullgraph+dynamic")
 
 
 def test_no_variant_is_none() -> None:

@@ -9,8 +9,14 @@ import pytest
 
 from modelc.core.records import Interval
 from modelc.pipeline.benchmark.benchmark_plan import BenchmarkPoint
-from modelc.pipeline.benchmark.benchmark_records import BenchmarkRow, RowTimes
+from modelc.pipeline.benchmark.benchmark_records import (
+    BenchmarkMachine,
+    BenchmarkReport,
+    BenchmarkRow,
+    RowTimes,
+)
 from modelc.pipeline.benchmark.benchmark_statistics import (
+    compare_reports,
     compare_speedups,
     median_interval,
     pareto_front,
@@ -120,6 +126,30 @@ def test_a_speed_up_changes_only_beyond_both_intervals(
     assert [name for name in ("slower", "faster") if getattr(found, name)] == [change] * bool(
         change
     )
+
+
+def report(folder: str, *found: BenchmarkRow, threads: int = 1) -> BenchmarkReport:
+    machine = BenchmarkMachine(
+        processor="", cores=1, memory=0, system="", python="3.12", versions={}
+    )
+    return BenchmarkReport(
+        schema_version=1, modelc="0.1", date="2026-11-26", folder=folder, checkpoint="ab",
+        device="cpu", threads=threads, seconds=1, machine=machine, rows=found,
+    )  # fmt: skip
+
+
+def test_a_comparison_says_what_it_cannot_compare() -> None:
+    now = report("out", *rows(1.0))
+    assert compare_reports([report("else", *rows(2.0))], now).compared[0].slower
+    same = compare_reports([report("out", *rows(1.0))], now)
+    assert same.compared
+    assert not same.notes
+    (note,) = compare_reports([report("out", *rows(1.0, batch=2))], now).notes
+    assert "nothing was compared" in note
+    (note,) = compare_reports([report("out", *rows(1.0), threads=4)], now).notes
+    assert "threads 4" in note
+    (note,) = compare_reports([report("else", *rows(1.0))], now, several=True).notes
+    assert "nothing was compared" in note
 
 
 def test_other_points_are_not_compared() -> None:

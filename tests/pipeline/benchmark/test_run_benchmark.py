@@ -11,18 +11,22 @@ import pytest
 import torch
 
 from modelc.converters.runner_base import make_torch_call
-from modelc.core.errors import RunnerError
+from modelc.core.errors import ErrorCode, RunnerError
 from modelc.core.events import Event, ignore_events
+from modelc.core.grammar import parse_input
+from modelc.core.signature import merge_inputs
 from modelc.pipeline.benchmark.benchmark_machine import LoadWatch
 from modelc.pipeline.benchmark.benchmark_plan import BenchmarkOptions, BenchmarkPoint, RowSpec
 from modelc.pipeline.benchmark.benchmark_rounds import measure_rows
-from modelc.pipeline.benchmark.row_models import Call, RowRequest
+from modelc.pipeline.benchmark.row_models import Call, RowRequest, open_row
 from modelc.pipeline.benchmark.run_benchmark import benchmark_folder
 from modelc.pipeline.benchmark.timed_turns import MIN_ROUNDS
 from modelc.pipeline.order import Source
 from modelc.pipeline.recorded_run import load_manifest
 from modelc.pipeline.run_progress import Progress
 from modelc.tests.pipeline.benchmark.row_crash import crash
+
+from ...reasons import has_code
 
 QUICK = BenchmarkOptions(seconds=0.1, threads=1, compiled=())
 
@@ -61,6 +65,23 @@ def test_the_memory_of_a_row_is_its_own(exported_digits: Path) -> None:
     ballast = bytearray(b"x") * (600 << 20)  # of this process: rows use a fraction of it
     report = benchmark_folder(exported_digits, replace(QUICK, only=("onnx",)))
     assert 1 << 20 < report.rows[0].memory < len(ballast)
+
+
+def test_a_torchscript_module_has_no_compiled_row(tmp_path: Path) -> None:
+    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "net.pt")
+    request = RowRequest(
+        row=RowSpec(name="torch.compile", runtime="torch", variant="default"),
+        folder=tmp_path,
+        source=Source(checkpoint=tmp_path / "net.pt", trust=True),
+        signature=merge_inputs([parse_input("x:float32[1,2]")], {}),
+        points=(),
+        seed=0,
+        orders=tmp_path / "orders",
+        device="cpu",
+        logs=tmp_path / "logs",
+    )
+    with pytest.raises(RunnerError, check=has_code(ErrorCode.NO_EFFECT)), open_row(request):
+        pass
 
 
 def test_a_row_that_dies_ends_alone(exported_digits: Path, tmp_path: Path) -> None:
