@@ -61,7 +61,7 @@ def test_every_row_is_measured_beside_eager(exported_digits: Path) -> None:
 
 
 def test_a_torchscript_module_has_no_compiled_row(tmp_path: Path) -> None:
-    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "net.pt")
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "net.pt")
     request = RowRequest(
         row=RowSpec(name="torch.compile", runtime="torch", variant="default"),
         folder=tmp_path,
