@@ -136,3 +136,16 @@ def test_inputs_that_a_model_writes_to_do_not_drift() -> None:
     for _ in range(3):
         call()
     assert seen == [6.0, 6.0, 6.0]
+
+
+def test_arguments_are_bound_once_though_a_model_writes_to_them() -> None:
+    bound: list[int] = []
+
+    def bind(tensors: Sequence[torch.Tensor]) -> Call:
+        bound.append(len(tensors))
+        return lambda: tensors[0].mul_(2)
+
+    call = make_torch_call(bind, [torch.ones(3)], "cpu")
+    for _ in range(3):
+        call()
+    assert bound == [1]
