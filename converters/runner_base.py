@@ -216,7 +216,7 @@ def make_torch_call(
 ) -> Callable[[], object]:
     """Return a call without gradients, which ends when the device has.
 
-    Tensors that the model writes to are copied for each run: its values must not drift.
+    Tensors that the model writes to get their values back before each run: they must not drift.
 
     Args:
         bind: returns the call of the model on tensors.
@@ -228,7 +228,12 @@ def make_torch_call(
     copies = [tensor.clone() for tensor in tensors]
     calls = [bind(tensors)]
 
-    def copy_and_call() -> object:
+    def restore_and_call() -> object:
+        for tensor, copy in zip(tensors, copies, strict=True):
+            tensor.copy_(copy)
+        return calls[0]()
+
+    def copy_and_call() -> object:  # the model changes the shape of an input
         return bind([tensor.clone() for tensor in copies])()
 
     def call() -> object:
@@ -238,7 +243,9 @@ def make_torch_call(
             torch.cuda.synchronize()
         if len(calls) == 1:  # the first run shows whether the model writes to its inputs
             kept = all(map(torch.equal, tensors, copies))
-            calls.append(calls[0] if kept else copy_and_call)
+            shaped = all(a.shape == b.shape for a, b in zip(tensors, copies, strict=True))
+            restore = restore_and_call if shaped else copy_and_call
+            calls.append(calls[0] if kept else restore)
         return found
 
     return call

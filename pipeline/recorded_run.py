@@ -137,7 +137,7 @@ def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source
             hint=Hint(
                 "give its location: ",
                 Option("checkpoint", "PATH"),
-                " (validate, bench), --against PATH (debug)",
+                " (debug: --against PATH)",
             ),
             option="checkpoint",
             code=ErrorCode.NOT_FOUND,

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from ..checkpoints.eager_probes import DiscreteOrigin
+from ..core.compile_records import COMPILED
 from ..core.contract import Weighted
 from ..core.findings import SIZED
 from ..core.kinds import Precision, ReasonCode, SkippedCheck
@@ -81,7 +83,10 @@ def _sweep(request: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ru
     case, eager, evidence = request.case, request.eager, judged.evidence
     if not judged.passed or case.candidate.precision is not Precision.FP32:
         return Ruling()
-    if not (origins := find_rounding_origins(evidence, eager)) or eager.skip(SkippedCheck.SWEEP):
+    origins = find_rounding_origins(evidence, eager)
+    if case.candidate.target.NAME == COMPILED:  # it has a graph of its own for each size it guards
+        origins |= {DiscreteOrigin.SIZES}
+    if not origins or eager.skip(SkippedCheck.SWEEP):
         return Ruling()
     inputs = restrict_inputs(eager.signature.inputs, judged.verdict.restricted_values)
     within = replace(eager, signature=replace(eager.signature, inputs=inputs))

@@ -168,7 +168,8 @@ def plan_rows(
     skipped |= {one.step: f"it was not made: {one.message}" for one in manifest.failures}
     if not options.only:
         return tuple(rows), skipped
-    return _select(rows, options.only, skipped), {}
+    changed = {name: reason for name, reason in unusable.items() if reason}
+    return _select(rows, options.only, skipped), changed
 
 
 def _find_compiled_verdict(manifest: Manifest, mode: str, device: str) -> str:

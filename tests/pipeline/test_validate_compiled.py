@@ -107,6 +107,23 @@ def test_a_module_that_is_wrong_for_some_sizes_is_rejected_with_the_feed(
     assert read_records(folder)[0].verdict.state is State.FAILED
 
 
+def test_a_module_that_is_wrong_at_one_size_between_the_feeds_is_rejected(
+    folder_of: Callable[[str], Path], use_backend: Callable[[Backend | str], None]
+) -> None:
+    def compile_wrong(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        def run_graph(*given: Any) -> Any:
+            wrong = any(isinstance(one, torch.Tensor) and 13 in one.shape for one in given)
+            return [one + 0.1 if wrong else one for one in graph.forward(*given)]
+
+        return run_graph
+
+    folder = folder_of("Layered")
+    use_backend(compile_wrong)
+    verdict = validate_compiled(folder)
+    assert verdict.state is State.FAILED
+    assert "sweep:batch=13" in {one.feed for one in verdict.outputs if not one.passed}
+
+
 def test_a_backend_that_raises_is_an_error(
     folder_of: Callable[[str], Path], use_backend: Callable[[Backend | str], None]
 ) -> None:

@@ -68,7 +68,7 @@ def test_the_memory_of_a_row_is_its_own(exported_digits: Path) -> None:
 
 
 def test_a_torchscript_module_has_no_compiled_row(tmp_path: Path) -> None:
-    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "net.pt")
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "net.pt")
     request = RowRequest(
         row=RowSpec(name="torch.compile", runtime="torch", variant="default"),
         folder=tmp_path,
@@ -143,3 +143,16 @@ def test_inputs_that_a_model_writes_to_do_not_drift() -> None:
     for _ in range(3):
         call()
     assert seen == [6.0, 6.0, 6.0]
+
+
+def test_arguments_are_bound_once_though_a_model_writes_to_them() -> None:
+    bound: list[int] = []
+
+    def bind(tensors: Sequence[torch.Tensor]) -> Call:
+        bound.append(len(tensors))
+        return lambda: tensors[0].mul_(2)
+
+    call = make_torch_call(bind, [torch.ones(3)], "cpu")
+    for _ in range(3):
+        call()
+    assert bound == [1]
