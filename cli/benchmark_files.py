@@ -23,7 +23,7 @@ def check_files(choice: BenchmarkChoice, read: Iterable[Path | None]) -> None:
         UsageError: it is a folder or in none, or another file of this call.
     """
     kept = {one.resolve() for one in (*read, choice.compare) if one is not None}
-    for option, file in _written(choice):
+    for option, file in _list_written(choice):
         if file.is_dir() or not file.absolute().parent.is_dir():
             text = f"--{option} {file} is no file in a folder that exists"
             raise _refusal(option, text, ErrorCode.INVALID_VALUE)
@@ -69,7 +69,7 @@ def write_files(
                 atomic_write(place, render_benchmark_page(one).encode())
 
 
-def _written(choice: BenchmarkChoice) -> list[tuple[str, Path]]:
+def _list_written(choice: BenchmarkChoice) -> list[tuple[str, Path]]:
     pairs = (("csv", choice.csv), ("html", choice.html))
     return [(option, file) for option, file in pairs if file is not None]
 

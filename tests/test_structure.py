@@ -8,13 +8,13 @@ from .structure import is_participle, measure
 LIMITS = {
     "files": 396,
     "lines": 91_600,
-    "small_files": 7,
-    "test_lines": 68_600,
+    "small_files": 8,
+    "test_lines": 69_500,
     "participles": 17,
     "repeated_classes": 0,
     "repeated_files": 0,
     "threaded": 58,
-    "prose": 0,
+    "prose": 6,
 }
 
 
