@@ -69,18 +69,11 @@ def benchmark_folder(
         check_same(checkpoint, manifest, source)
         requests = [
             RowRequest(
-                row=row,
-                folder=folder.absolute(),
-                source=source,
-                signature=manifest.signature,
-                points=points,
-                seed=manifest.feeds.seed,
-                orders=place / f"orders{number}",
-                device=options.device,
-                logs=place / f"logs{number}",
-                code_folders=extra_folders(),
-                cores=cores,
-            )
+                row=row, folder=folder.absolute(), source=source, signature=manifest.signature,
+                points=points, seed=manifest.feeds.seed, orders=place / f"orders{number}",
+                device=options.device, logs=place / f"logs{number}",
+                code_folders=extra_folders(), cores=cores,
+            )  # fmt: skip
             for number, row in enumerate(specs)
         ]
         measured = measure_rows(
