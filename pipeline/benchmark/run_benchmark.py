@@ -61,19 +61,24 @@ def benchmark_folder(
     changed = {one.name: describe_changed_file(one, folder) for one in manifest.artifacts}
     specs, skipped = plan_rows(manifest, source, options, unusable=changed)
     threads, watch = options.threads or count_cores(), LoadWatch()
-    cores = choose_cores(threads)
     with tempfile.TemporaryDirectory(prefix="modelc-benchmark-") as name:
-        place = Path(name)
-        progress = Progress(tell=on_event, logs=place / "logs")
+        progress = Progress(tell=on_event, logs=Path(name, "logs"))
         checkpoint = read_checkpoint(source, progress)
         check_same(checkpoint, manifest, source)
         requests = [
             RowRequest(
-                row=row, folder=folder.absolute(), source=source, signature=manifest.signature,
-                points=points, seed=manifest.feeds.seed, orders=place / f"orders{number}",
-                device=options.device, logs=place / f"logs{number}",
-                code_folders=extra_folders(), cores=cores,
-            )  # fmt: skip
+                row=row,
+                folder=folder.absolute(),
+                source=source,
+                signature=manifest.signature,
+                points=points,
+                seed=manifest.feeds.seed,
+                orders=Path(name, f"orders{number}"),
+                device=options.device,
+                logs=Path(name, f"logs{number}"),
+                code_folders=extra_folders(),
+                cores=choose_cores(threads),
+            )
             for number, row in enumerate(specs)
         ]
         measured = measure_rows(
@@ -90,7 +95,7 @@ def benchmark_folder(
         checkpoint=checkpoint.digest,
         device=options.device,
         threads=threads,
-        cores=cores,
+        cores=choose_cores(threads),
         seconds=options.seconds,
         machine=describe_machine(watch, before),
         rows=tuple(row for row in rows if row.name not in absent),
