@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.errors import ErrorCode, Hint, ModelcError, UsageError
+from ..core.errors import ErrorCode, ModelcError, UsageError
 from ..core.events import Tell
 from ..pipeline.call_options import BenchmarkChoice, CallOptions
 from ..pipeline.manifest_file import MANIFEST_FILE
@@ -55,11 +55,8 @@ def benchmark(
     from .render_benchmark import show_benchmark
 
     call, choice = read_record(CallOptions, given), read_record(BenchmarkChoice, given)
-    options, moved, several = (
-        _read_options(choice, call, given),
-        file_move(given),
-        _is_project(path),
-    )
+    options = _read_options(choice, call, given)
+    moved, several = file_move(given), _is_project(path)
     before = () if choice.compare is None else read_reports(choice.compare)
     check_files(choice, (path, moved.checkpoint, moved.samples))
     with Screen(quiet=call.quiet) as screen, _open_folders(path, given, screen) as folders:
@@ -136,16 +133,12 @@ def _open_folders(path: Path, given: Given, screen: Tell) -> Iterator[tuple[Path
         refuse(given, ("checkpoint",), f"with the checkpoint {path}", "leave it out")
         yield (_export(path, given, screen),)
         return
-    _refuse_export(given, f"with the output folder {path}", "pass the checkpoint")
+    refuse(given, _EXPORT_OPTIONS, f"with the output folder {path}", "pass the checkpoint")
     yield (path,)
 
 
 def _is_project(path: Path) -> bool:
     return path.suffix == ".toml" and path.is_file()
-
-
-def _refuse_export(given: Given, where: str, hint: str | Hint) -> None:
-    refuse(given, _EXPORT_OPTIONS, where, hint)
 
 
 def _project_folders(file: Path, given: Given) -> Iterator[tuple[Path, ...]]:
@@ -154,11 +147,10 @@ def _project_folders(file: Path, given: Given) -> Iterator[tuple[Path, ...]]:
     from .render_setup import print_warnings
     from .run_options import collect_overrides
 
-    out = given.get("out")
-    options = {name: value for name, value in given.items() if name != "out"}
-    _refuse_export(options, f"with the project {file}", "set it in the project")
-    moved = ("checkpoint", "samples")
-    refuse(given, moved, f"with the project {file}", "give the output folder of one model")
+    where, out = f"with the project {file}", given.get("out")
+    exported = [one for one in _EXPORT_OPTIONS if one != "out"]
+    refuse(given, exported, where, "set it in the project")
+    refuse(given, ("checkpoint", "samples"), where, "give the output folder of one model")
     flags = {"out": None if out is None else str(out)}
     planned = plan_project(file, given=collect_overrides(None, flags))
     folders = tuple(one.order.out for one in planned.models)

@@ -14,8 +14,13 @@ from rich.markup import escape
 from ..core.atomic_write import atomic_write
 from ..core.errors import join_some
 from ..core.records import Interval, size_text
-from ..pipeline.benchmark.benchmark_plan import PASSED
-from ..pipeline.benchmark.benchmark_records import BenchmarkReport, BenchmarkRow, RowTimes
+from ..pipeline.benchmark.benchmark_records import (
+    BenchmarkReport,
+    BenchmarkRow,
+    RowsAtPoint,
+    RowTimes,
+)
+from ..pipeline.benchmark.benchmark_statistics import find_fastest
 from .console import fit_table, print_line, result_console
 
 if TYPE_CHECKING:
@@ -35,11 +40,10 @@ def show_benchmark(report: BenchmarkReport, *, titled: bool = False) -> None:
     console = result_console()
     if titled:
         print_line(console, f"[bold]{escape(report.folder)}[/]")
-    points = list(dict.fromkeys(tuple(t.sizes.items()) for row in report.rows for t in row.times))
-    for point in points:
-        if len(points) > 1 or point:
+    for point in report.points:
+        if len(report.points) > 1 or point:
             print_line(console, "  ".join(f"{escape(name)} {size}" for name, size in point))
-        _show_point(console, report, dict(point))
+        _show_point(console, report.rows_at(dict(point)))
     for row in report.failures:
         print_line(console, f"[red]{escape(row.name)}[/]: {escape(row.failure)}")
     for name, reason in report.skipped.items():
@@ -62,8 +66,7 @@ def _show_changes(console: Console, report: BenchmarkReport) -> None:
         print_line(console, f"none of {len(report.compared)} speed-ups changed")
 
 
-def _show_point(console: Console, report: BenchmarkReport, sizes: dict[str, int]) -> None:
-    found = [(row, one) for row in report.rows for one in row.times if one.sizes == sizes]
+def _show_point(console: Console, found: RowsAtPoint) -> None:
     cells = [_cells(row, one) for row, one in found]
     console.print(fit_table(console, _COLUMNS, cells, right=_COLUMNS[2:-1], less=_LESS))
     named: set[frozenset[str]] = set()
@@ -88,11 +91,7 @@ def _show_point(console: Console, report: BenchmarkReport, sizes: dict[str, int]
                 "speed-up that of samples per second"
             )
             print_line(console, f"{escape(row.name)}: {text}")
-    best = min(
-        (pair for pair in found if pair[0].verdict == PASSED),
-        key=lambda pair: pair[1].median,
-        default=None,
-    )
+    best = find_fastest(found)
     if best is not None:
         row, one = best
         times = ""

@@ -32,8 +32,8 @@ from ...reports.text_format import (
     percent_text,
 )
 from .benchmark_plan import PASSED, REJECTED
-from .benchmark_records import EAGER_ROW, BenchmarkReport, BenchmarkRow, RowTimes
-from .benchmark_statistics import pareto_front
+from .benchmark_records import EAGER_ROW, BenchmarkReport, BenchmarkRow, RowsAtPoint, RowTimes
+from .benchmark_statistics import find_fastest, pareto_front
 
 _REFERENCE = "reference"
 _KINDS = {PASSED: MarkKind.PASSED, REJECTED: MarkKind.REJECTED, _REFERENCE: MarkKind.REFERENCE}
@@ -43,13 +43,12 @@ _COLUMNS = (
     ">first s", ">memory", ">size", ">SQNR dB", ">accuracy", "verdict",
 )  # fmt: skip
 _MAX_NAMED = 3  # rows without a difference
-_Found = Sequence[tuple[BenchmarkRow, RowTimes]]  # the rows at one point
 
 
 def render_benchmark_page(report: BenchmarkReport) -> str:
     """Render the benchmark as a page that contains its styles, script and charts."""
-    points = list(dict.fromkeys(tuple(t.sizes.items()) for row in report.rows for t in row.times))
-    shown = [(_sizes_text(dict(point)) or "Rows", rows_at(report, dict(point))) for point in points]
+    points = report.points
+    shown = [(_sizes_text(dict(point)) or "Rows", report.rows_at(dict(point))) for point in points]
     sections: list[tuple[str, str, Child]] = [
         (f"point-{index}", title, _point_section(found))
         for index, (title, found) in enumerate(shown)
@@ -72,12 +71,7 @@ def render_benchmark_page(report: BenchmarkReport) -> str:
     return make_page(title, subtitle, _banner(report, shown), sections)
 
 
-def rows_at(report: BenchmarkReport, sizes: Mapping[str, int]) -> _Found:
-    """Return the rows that have times at a point, with these times."""
-    return [(row, one) for row in report.rows for one in row.times if one.sizes == sizes]
-
-
-def _banner(report: BenchmarkReport, shown: Sequence[tuple[str, _Found]]) -> Markup:
+def _banner(report: BenchmarkReport, shown: Sequence[tuple[str, RowsAtPoint]]) -> Markup:
     """Return the fastest row that passed at each point, and how much was measured."""
     answers = [_fastest_text(found, title if len(shown) > 1 else "") for title, found in shown]
     slower = sum(1 for change in report.compared if change.slower)
@@ -98,12 +92,12 @@ def _banner(report: BenchmarkReport, shown: Sequence[tuple[str, _Found]]) -> Mar
     return join([banner, *(tag("p", note, class_="note") for note in report.notes)])
 
 
-def _fastest_text(found: _Found, where: str) -> str:
-    passed = [pair for pair in found if pair[0].verdict == PASSED and _is_finite(pair[1])]
+def _fastest_text(found: RowsAtPoint, where: str) -> str:
+    best = find_fastest([pair for pair in found if _is_finite(pair[1])])
     prefix = f"{where}: " if where else ""
-    if not passed:
+    if best is None:
         return f"{prefix}no row that passed has times."
-    row, one = min(passed, key=lambda pair: pair[1].median)
+    row, one = best
     text = f"{prefix}{row.name} is the fastest row that passed: {_number(one.median)} ms"
     if one.speedup is not None:
         text += f", {_number(one.speedup)} times as fast as eager"
@@ -114,7 +108,7 @@ def _fastest_text(found: _Found, where: str) -> str:
     return f"{text}."
 
 
-def _point_section(found: _Found) -> Markup:
+def _point_section(found: RowsAtPoint) -> Markup:
     """Return the table of a point, the rows without a difference, and the charts."""
     table = table_tag("Rows", *_COLUMNS, rows=(_cells(row, one) for row, one in found))
     equals = [tag("p", f"No difference: {', '.join(group)}", class_="quiet")
@@ -123,7 +117,7 @@ def _point_section(found: _Found) -> Markup:
     return join([table, *equals, *charts])
 
 
-def _equal_groups(found: _Found) -> list[tuple[str, ...]]:
+def _equal_groups(found: RowsAtPoint) -> list[tuple[str, ...]]:
     """Return each row with the rows that it does not differ from, without repeated pairs."""
     groups: list[tuple[str, ...]] = []
     for row, one in found:
@@ -160,7 +154,7 @@ def _with_interval(value: float, interval: Interval | None, unit: str = "") -> M
     return tag("span", text, tag("br"), tag("small", _interval(interval)))
 
 
-def _quality_figure(found: _Found) -> Markup | None:
+def _quality_figure(found: RowsAtPoint) -> Markup | None:
     """Return latency against accuracy, or against SQNR if no row has an accuracy."""
     by_accuracy = any(row.accuracy is not None for row, _ in found)
     qualities = {row.name: _quality(row, by_accuracy=by_accuracy) for row, _ in found}
@@ -212,7 +206,7 @@ def _quality(row: BenchmarkRow, *, by_accuracy: bool) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _speedup_figure(found: _Found) -> Markup | None:
+def _speedup_figure(found: RowsAtPoint) -> Markup | None:
     bars = [
         SpeedupBar(
             name=row.name,

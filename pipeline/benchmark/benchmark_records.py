@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ...core.errors import RunnerError
 from ...core.records import Interval
@@ -63,6 +64,9 @@ class BenchmarkRow:
     threads: int | None = None
     in_flight: int = 1
     failure: str = ""
+
+
+RowsAtPoint: TypeAlias = Sequence[tuple[BenchmarkRow, RowTimes]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +134,17 @@ class BenchmarkReport:
         if self.failures:
             return RunnerError.exit_code
         return SLOWER if any(one.slower for one in self.compared) else 0
+
+    @property
+    def points(self) -> tuple[tuple[tuple[str, int], ...], ...]:
+        """The points that have times: names and sizes of their dims, in the order of the table."""
+        return tuple(
+            dict.fromkeys(tuple(one.sizes.items()) for row in self.rows for one in row.times)
+        )
+
+    def rows_at(self, sizes: Mapping[str, int]) -> RowsAtPoint:
+        """Return the rows that have times at a point, with these times."""
+        return [(row, one) for row in self.rows for one in row.times if one.sizes == sizes]
 
     @property
     def failures(self) -> tuple[BenchmarkRow, ...]:

@@ -9,8 +9,14 @@ from pathlib import Path
 
 from ...core.records import Interval
 from ...validators.confidence_intervals import draw_resamples, percentile_interval
-from .benchmark_plan import BenchmarkPoint
-from .benchmark_records import BenchmarkReport, BenchmarkRow, RowTimes, SpeedChange
+from .benchmark_plan import PASSED, BenchmarkPoint
+from .benchmark_records import (
+    BenchmarkReport,
+    BenchmarkRow,
+    RowsAtPoint,
+    RowTimes,
+    SpeedChange,
+)
 
 CONFIDENCE = 0.99
 MOST_SPREAD = 1.15  # of an interval's ends, for rows to be called equal
@@ -93,6 +99,12 @@ def summarize_point(
             ),
         )
     return found
+
+
+def find_fastest(found: RowsAtPoint) -> tuple[BenchmarkRow, RowTimes] | None:
+    """Return the row that passed with the smallest median; None if none passed."""
+    passed = [pair for pair in found if pair[0].verdict == PASSED]
+    return min(passed, key=lambda pair: pair[1].median, default=None)
 
 
 def compare_reports(
