@@ -85,7 +85,7 @@ def build_trt(
     Without a GPU or TensorRT, the ONNX file for the engine is built and validated, its operators
     are checked against those of TensorRT, and the engine stays pending (exit 4): the command that
     builds it on a GPU host is printed. With --rtx the engine is built here, for RTX GPUs, and is
-    judged on a GPU host.
+    judged on a GPU host. With --partial, torch runs what TensorRT does not take.
     """
     if (path / MANIFEST_FILE).is_file():
         _finish(path, given)
@@ -94,7 +94,23 @@ def build_trt(
     if checkpoint is not None:
         text, hint = "--checkpoint needs an output folder", f"pass {checkpoint} as the argument"
         raise UsageError(text, hint=hint, option="checkpoint")
-    _build(path, "tensorrt-rtx" if read_record(ArtifactOptions, given).rtx else "tensorrt", given)
+    _build(path, _target_of(read_record(ArtifactOptions, given)), given)
+
+
+def _target_of(artifacts: ArtifactOptions) -> str:
+    """Return the target of the flags of build-trt.
+
+    Raises:
+        UsageError: the flags exclude each other.
+    """
+    if artifacts.rtx and artifacts.partial:
+        raise UsageError(
+            "--rtx and --partial exclude each other", hint="give one of them", option="partial",
+            code=ErrorCode.UNSUPPORTED,
+        )  # fmt: skip
+    if artifacts.partial:
+        return "torch-tensorrt"
+    return "tensorrt-rtx" if artifacts.rtx else "tensorrt"
 
 
 def _build(path: Path, target: str, given: Given) -> None:

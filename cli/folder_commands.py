@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ..core.errors import ErrorCode, Hint, Option, UsageError
-from ..core.segments import DEFAULT_MIN_BLOCK, SegmentOptions
-from ..pipeline.call_options import CallOptions
+from ..core.segments import SegmentOptions
+from ..pipeline.call_options import CallOptions, InspectChoice
 from ..pipeline.option_spec import Given, Panel, read_record, specs_of
 from ..pipeline.option_table import JudgingOptions, SourceOptions
 from .command_options import refuse, with_options
@@ -104,42 +104,6 @@ def verify(
 @with_options("inspect")
 def inspect(
     path: Annotated[Path, typer.Argument(help="A converted model or a checkpoint.")],
-    breaks: Annotated[
-        bool,
-        typer.Option(
-            "--breaks",
-            help="Compile the checkpoint's model with torch.compile over its domain; show graph "
-            "breaks, guards and recompiles with their source lines.",
-            rich_help_panel=Panel.CAPTURE,
-        ),
-    ] = False,
-    segments: Annotated[
-        bool,
-        typer.Option(
-            "--segments",
-            help="Of a .pt2 file: plan which operators torch-tensorrt would run in TensorRT.",
-            rich_help_panel=Panel.TENSORRT,
-        ),
-    ] = False,
-    min_block_size: Annotated[
-        int,
-        typer.Option(
-            "--min-block-size",
-            min=1,
-            metavar="N",
-            help="With --segments: the fewest operators of an engine.",
-            rich_help_panel=Panel.TENSORRT,
-        ),
-    ] = DEFAULT_MIN_BLOCK,
-    torch_ops: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--torch-ops",
-            metavar="OPERATOR",
-            help="With --segments: an operator that stays in torch, as aten.sin. Repeatable.",
-            rich_help_panel=Panel.TENSORRT,
-        ),
-    ] = None,
     *,
     given: Given,
 ) -> None:
@@ -156,9 +120,8 @@ def inspect(
 
     call, trust = read_record(CallOptions, given), read_record(SourceOptions, given).trust
     bounds = process_bounds(call)
-    asked = SegmentOptions(min_block_size=min_block_size, torch_ops=tuple(torch_ops or ()))
-    plan = _check_segments(asked, segments=segments, breaks=breaks)
-    if breaks:
+    plan = _read_segments(given)
+    if read_record(InspectChoice, given).breaks:
         _inspect_breaks(path, given)
         return
     options = [one.name for kind in (SourceOptions, JudgingOptions) for one in specs_of(kind)]
@@ -178,22 +141,27 @@ def inspect(
         show_segments(looked.segments)
 
 
-def _check_segments(
-    asked: SegmentOptions, *, segments: bool, breaks: bool
-) -> SegmentOptions | None:
+def _read_segments(given: Given) -> SegmentOptions | None:
     """Return how to plan segments; None without `--segments`."""
-    if segments and breaks:
+    from ..converters.trt.engine_options import parse_options
+    from ..pipeline.make_order import make_settings
+
+    choice, settings = read_record(InspectChoice, given), make_settings(given)
+    if choice.segments and choice.breaks:
         raise UsageError(
             "--segments has no effect with --breaks", hint="run modelc inspect once for each",
             option="segments", code=ErrorCode.NO_EFFECT,
         )  # fmt: skip
-    if segments or asked == SegmentOptions():
-        return asked if segments else None
-    name = "torch-ops" if asked.torch_ops else "min-block-size"
-    raise UsageError(
-        f"--{name} has no effect without --segments", hint=Hint("add ", Option("segments")),
-        option=name, code=ErrorCode.NO_EFFECT,
-    )  # fmt: skip
+    if choice.segments:
+        options = parse_options(settings)
+        return SegmentOptions(min_block_size=options.min_block_size, torch_ops=options.torch_ops)
+    if settings:
+        name = next(iter(settings)).replace("_", "-")
+        raise UsageError(
+            f"--{name} has no effect without --segments", hint=Hint("add ", Option("segments")),
+            option=name, code=ErrorCode.NO_EFFECT,
+        )  # fmt: skip
+    return None
 
 
 def _inspect_breaks(path: Path, given: Given) -> None:

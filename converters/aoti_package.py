@@ -13,7 +13,6 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,26 +26,26 @@ from ..core.contract import (
     Job,
     Readiness,
     Runner,
-    TensorInfo,
 )
-from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError
+from ..core.errors import Hint, MissingError, Option, RunnerError
 from ..core.kinds import Capture, Precision
-from ..core.records import sha256_of
 from ..core.signature import Signature
 from ..core.untrusted_files import zip_members
 from . import aoti_compiler, archive_records, exported_program
 from .archive_records import (
+    INSIDE,
     build_call_record,
+    check_trust,
+    describe_program,
+    inspect_record,
     parse_call_record,
     read_torch_metadata,
-    record_origin,
+    trust_file,
 )
 from .installed_packages import package_versions
 from .runner_base import TorchRunner, check_feed, order_inputs, runner_error
 
 if TYPE_CHECKING:
-    import torch
-
     from ..core.contract import Outputs
 
 NAME: str = "aoti"
@@ -57,12 +56,9 @@ CAPTURES: tuple[Capture, ...] = exported_program.CAPTURES
 DEVICES: tuple[str, ...] = ("cpu",)
 read_metadata = read_torch_metadata
 
-_INSIDE = "inside"  # name of our record of the package's contents
 _LIBRARIES = "data/aotinductor/"
 _SOURCES = (".cpp", ".h", ".o", ".S")  # the sources of the library, which name folders
 _CHUNK = 1 << 20  # bytes copied at once
-_TRUST_HINT = "add --trust, only if you trust its maker"
-_COMPILED: set[str] = set()  # digests of packages that this process compiled, whose code is its own
 
 
 def readiness() -> Readiness:
@@ -94,10 +90,11 @@ def convert(job: Job) -> Converted:
     with exported_program.with_examples(captured.program, job) as program:
         from_one = any(dim.low <= 1 for dim in job.signature.dynamic_dims.values())
         package = aoti_compiler.compile_package(program, place, from_one=from_one)
-        record = _build_record(job, program)
-    _pack_archive(package, job.folder / name, record)
+        record: dict[str, Any] = json.loads(build_call_record(job, "flat"))
+        record[INSIDE] = describe_program(program, record)  # the library cannot say
+    _pack_archive(package, job.folder / name, json.dumps(record))
     shutil.rmtree(place)
-    _COMPILED.add(sha256_of(job.folder / name))
+    trust_file(job.folder / name)
     target = _platform_of(job.folder / name)
     return Converted(
         files=((name, "model"),),
@@ -106,20 +103,6 @@ def convert(job: Job) -> Converted:
         notes=(*captured.notes, f"machine code for {target}: export again for another kind of CPU"),
         places=captured.places,
     )
-
-
-def _build_record(job: Job, program: torch.export.ExportedProgram) -> str:
-    """Return the call record with facts about the program, which the library cannot give."""
-    record: dict[str, Any] = json.loads(build_call_record(job, "flat"))
-    inputs, outputs = archive_records.tensor_infos(program, record)
-    inside = {
-        "inputs": [asdict(info) for info in inputs],
-        "outputs": [asdict(info) for info in outputs],
-        "ranges": archive_records.size_ranges(program, job.signature.inputs),
-        "weights": archive_records.count_weights(program),
-        "operators": archive_records.count_operators(program),
-    }
-    return json.dumps({**record, _INSIDE: inside})
 
 
 def _pack_archive(package: Path, path: Path, record: str) -> None:
@@ -185,10 +168,7 @@ def open_runner(
             option="device",
         )
     record = _read_record(path)
-    reason = distrust_reason(path, settings or {})
-    if reason:
-        raise RunnerError(reason, hint=_TRUST_HINT, code=ErrorCode.CONSENT_REQUIRED)
-
+    check_trust(distrust_reason(path, settings or {}))
     package = _load_package(path.resolve())
     found = Signature(inputs=archive_records.record_specs(record) or signature.inputs)
     return _AotiRunner(package, found, record.get("outputs"))
@@ -213,9 +193,7 @@ def distrust_reason(path: Path, settings: Mapping[str, str]) -> str:
         path: the package.
         settings: `trust_engine` trusts its maker.
     """
-    if settings.get("trust_engine") == "true" or sha256_of(path) in _COMPILED:
-        return ""
-    return f"{path.name} is machine code, which runs when it is opened"
+    return archive_records.distrust_reason(path, settings, "machine code")
 
 
 class _AotiRunner(TorchRunner):
@@ -236,31 +214,15 @@ class _AotiRunner(TorchRunner):
 def inspect(path: Path) -> Inspection:
     """Describe the package from its record; the library is code and stays unloaded."""
     record = _read_record(path)
-    inside = record.pop(_INSIDE, {})
-    inputs, outputs = (
-        tuple(
-            TensorInfo(name=info["name"], dtype=info["dtype"], dims=tuple(info["dims"]))
-            for info in inside.get(key, ())
-        )
-        for key in ("inputs", "outputs")
-    )
     with zipfile.ZipFile(path) as archive:
         library = sum(
             entry.file_size for entry in archive.infolist() if entry.filename.endswith(".so")
         )
-    return Inspection(
-        target=NAME,
-        inputs=inputs,
-        outputs=outputs,
-        facts={
-            "compiled for": _platform_of(path),
-            "library": f"{library} bytes, weights included",
-            "ranges": str(inside.get("ranges", "")),
-        },
-        weights=dict(inside.get("weights", {})),
-        operators=dict(inside.get("operators", {})),
-        metadata=record_origin(record),
-    )
+    facts = {
+        "compiled for": _platform_of(path),
+        "library": f"{library} bytes, weights included",
+    }
+    return inspect_record(NAME, record, facts)
 
 
 def coverage(path: Path, example: Feed, device: str) -> None:

@@ -8,17 +8,22 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.contract import RECORD, Job, TensorInfo
-from ..core.errors import RunnerError, UsageError, first_line
+from ..core.contract import RECORD, Inspection, Job, TensorInfo
+from ..core.errors import ErrorCode, RunnerError, UsageError, first_line
 from ..core.grammar import parse_input
+from ..core.records import sha256_of
 from ..core.signature import InputSpec, merge_inputs
 
 if TYPE_CHECKING:
     import torch
 
+ENGINE_OPERATORS = "torch.ops.tensorrt."  # of torch-tensorrt, which run engines
+_GRAPH = re.compile(r"/models/[^/]*\.json$")
+_MAX_GRAPH_BYTES = 1 << 29  # bytes of a graph; BERT-base has half a megabyte
 _MAX_RECORD_BYTES = 1 << 26  # bytes of a record; that of a large model has a few thousand names
 
 
@@ -47,6 +52,15 @@ def read_torch_metadata(path: Path) -> dict[str, str]:
     Raises:
         RunnerError: it is not an archive, or its record is invalid.
     """
+    return record_origin(read_record(path))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read the record of `build_call_record` without loading anything; empty if there is none.
+
+    Raises:
+        RunnerError: it is not an archive, or its record is invalid.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             inside = [e for e in archive.infolist() if e.filename.endswith(f"/extra/{RECORD}")]
@@ -62,12 +76,98 @@ def read_torch_metadata(path: Path) -> dict[str, str]:
         raise RunnerError(f"{path.name}: {first_line(error)}", hint="export it again") from error
     if not isinstance(record, dict):
         raise RunnerError(f"{path.name} contains no valid modelc metadata", hint="export it again")
-    return record_origin(record)
+    return record
+
+
+def read_targets(path: Path) -> tuple[str, ...]:
+    """Return what each node of an archive's program calls, without loading it: none if unreadable.
+
+    Names are as torch writes them: `torch.ops.aten.sin.default`.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            graphs = [one for one in archive.infolist() if _GRAPH.search(one.filename)]
+            if not graphs or graphs[0].file_size > _MAX_GRAPH_BYTES:
+                return ()
+            nodes = json.loads(archive.read(graphs[0]))["graph_module"]["graph"]["nodes"]
+            return tuple(str(node["target"]) for node in nodes)
+    except Exception:  # noqa: BLE001 - zipfile and JSON raise anything on damaged members
+        return ()
+
+
+INSIDE = "inside"  # the record of the contents of a file that is not opened to describe it
+
+
+def describe_program(
+    program: torch.export.ExportedProgram, record: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the entry `INSIDE` of a record: what `inspect_record` shows of a program."""
+    inputs, outputs = tensor_infos(program, record)
+    return {
+        "inputs": [asdict(info) for info in inputs],
+        "outputs": [asdict(info) for info in outputs],
+        "ranges": size_ranges(program, record_specs(record)),
+        "weights": count_weights(program),
+        "operators": count_operators(program),
+    }
+
+
+def inspect_record(target: str, record: Mapping[str, Any], facts: Mapping[str, str]) -> Inspection:
+    """Return the description of a file from its record, with the facts that it has besides."""
+    inside = record.get(INSIDE, {})
+    inputs, outputs = (
+        tuple(
+            TensorInfo(name=info["name"], dtype=info["dtype"], dims=tuple(info["dims"]))
+            for info in inside.get(key, ())
+        )
+        for key in ("inputs", "outputs")
+    )
+    return Inspection(
+        target=target,
+        inputs=inputs,
+        outputs=outputs,
+        facts={**facts, "ranges": str(inside.get("ranges", ""))},
+        weights=dict(inside.get("weights", {})),
+        operators=dict(inside.get("operators", {})),
+        metadata=record_origin(record),
+    )
+
+
+_MADE_HERE: set[str] = set()  # digests of files that this process made, whose code is its own
+
+
+def trust_file(path: Path) -> None:
+    """Remember that this process made a file, as long as it stays the same."""
+    _MADE_HERE.add(sha256_of(path))
+
+
+def distrust_reason(path: Path, settings: Mapping[str, str], what: str) -> str:
+    """Return why a file must not be opened; empty if this process made it.
+
+    Args:
+        path: the file.
+        settings: `trust_engine` trusts its maker.
+        what: the code in it, as `machine code`.
+    """
+    if settings.get("trust_engine") == "true" or sha256_of(path) in _MADE_HERE:
+        return ""
+    return f"{path.name} is {what}, which runs when it is opened"
+
+
+def check_trust(reason: str) -> None:
+    """Refuse to open a file for this reason, if there is one.
+
+    Raises:
+        RunnerError: there is.
+    """
+    if reason:
+        hint = "add --trust, only if you trust its maker"
+        raise RunnerError(reason, hint=hint, code=ErrorCode.CONSENT_REQUIRED)
 
 
 def record_origin(record: Mapping[str, Any]) -> dict[str, str]:
     """Return the record's entries on the model's origin, without those on calling it."""
-    form = ("call", "inputs", "outputs", "signature")
+    form = ("call", "inputs", "outputs", "signature", INSIDE)
     return {key: str(value) for key, value in record.items() if key not in form}
 
 
@@ -143,6 +243,14 @@ def count_weights(program: torch.export.ExportedProgram) -> Counter[str]:
     for tensor in program.state_dict.values():
         found[str(tensor.dtype).removeprefix("torch.")] += tensor.numel()
     return found
+
+
+def count_bytes(program: torch.export.ExportedProgram) -> int:
+    """Return the bytes of parameters, buffers and constants."""
+    import torch
+
+    held = (*program.state_dict.values(), *program.constants.values())
+    return sum(one.nbytes for one in held if isinstance(one, torch.Tensor))
 
 
 def _rename_symbols(text: str, names: Mapping[str, str]) -> str:

@@ -31,10 +31,12 @@ from ..core.target_extensions import FaultKind, PlantedFault
 from ..core.torch_file import refuse_archive_code
 from ..core.untrusted_files import find_archive_fault, zip_members
 from .archive_records import (
+    ENGINE_OPERATORS,
     build_call_record,
     count_operators,
     count_weights,
     parse_call_record,
+    read_targets,
     read_torch_metadata,
     record_origin,
     record_specs,
@@ -67,9 +69,15 @@ def readiness() -> Readiness:
 
 
 def claims(path: Path) -> bool:
-    """Return whether it is a pt2 archive with a program, not with compiled code only."""
+    """Return whether it is a pt2 archive with a program that torch runs alone."""
     names = zip_members(path) if is_archive(path) else ()
-    return bool(names) and not any("data/aotinductor/" in name for name in names)
+    compiled = any("data/aotinductor/" in name for name in names)
+    return bool(names) and not compiled and not has_engines(path)
+
+
+def has_engines(path: Path) -> bool:
+    """Return whether a program in a pt2 archive calls engines of TensorRT."""
+    return any(ENGINE_OPERATORS in target for target in read_targets(path))
 
 
 def is_archive(path: Path) -> bool:
@@ -149,7 +157,12 @@ def _zero_examples(examples: Any) -> Any:
     )
 
 
-def _load_program(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
+def load_program(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, Any]]:
+    """Load a program, and its record of how to call it.
+
+    Raises:
+        RunnerError: torch cannot open it, or would run code in the file.
+    """
     import torch
 
     extra: dict[str, Any] = {RECORD: ""}
@@ -178,7 +191,7 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     """
     check_device(device)
     try:
-        program, record = _load_program(path)
+        program, record = load_program(path)
     except CheckpointError as error:  # an artifact, not a checkpoint
         raise RunnerError(error.message, hint=error.hint) from error
     call: Callable[..., object] = program.module().to(device)
@@ -190,7 +203,7 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
 
 def weights(path: Path) -> Iterator[Array]:
     """Yield the float32 tensors of its state."""
-    program, _ = _load_program(path)
+    program, _ = load_program(path)
     yield from float_tensors(program.state_dict)
 
 
@@ -198,7 +211,7 @@ def plant_fault(
     path: Path, kind: FaultKind, random: Random, signature: Signature, folder: Path
 ) -> PlantedFault | None:
     """Write a copy with one fault of this kind."""
-    program, record = _load_program(path)
+    program, record = load_program(path)
     graph = ProgramGraph(program=program, record=record)
     return plant_in_graph(graph, kind, random, signature, folder / path.name)
 
@@ -210,7 +223,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 def inspect(path: Path) -> Inspection:
     """Describe parameters, operators, ranges and the record without running anything."""
-    program, record = _load_program(path)
+    program, record = load_program(path)
     inputs, outputs = tensor_infos(program, record)
     return Inspection(
         target=NAME,
@@ -230,7 +243,7 @@ def plan_path(path: Path, options: SegmentOptions) -> SegmentPlan:
         RunnerError: torch cannot open it.
         UsageError: the program lacks an operator of `options`.
     """
-    program, _ = _load_program(path)
+    program, _ = load_program(path)
     return plan_segments(program, options)
 
 

@@ -32,6 +32,7 @@ from . import (
     tensorrt_engine,
     tensorrt_onnx,
     tensorrt_rtx,
+    torch_tensorrt_program,
     torchscript_module,
 )
 
@@ -45,6 +46,7 @@ BUILT_IN: tuple[Target, ...] = (
     tensorrt_onnx,
     tensorrt_engine,
     tensorrt_rtx,
+    torch_tensorrt_program,
 )
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _VALUES = ("SUMMARY", "SUFFIX", "MADE_FROM", "CAPTURES", "DEVICES")

@@ -12,6 +12,7 @@ from .verdict import Verdict
 
 COMPILED = "torch.compile"
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+COMPILE_BACKENDS = ("tensorrt",)  # torch-tensorrt's, on a GPU
 COMPILE_SETTINGS = ("fullgraph", "dynamic")  # that a mode may be combined with
 
 
@@ -23,12 +24,13 @@ def compile_settings(variant: str, option: str = "compile") -> dict[str, Any]:
     """
     parts = variant.split("+")
     modes = [part for part in parts if part not in COMPILE_SETTINGS]
-    unknown = [part for part in modes if part not in COMPILE_MODES]
+    known = (*COMPILE_MODES, *COMPILE_BACKENDS)
+    unknown = [part for part in modes if part not in known]
     if unknown:
         settings = " and ".join(f"+{one}" for one in COMPILE_SETTINGS)
         raise UsageError(
             f"unknown mode of torch.compile: {unknown[0]!r}",
-            hint=f"the modes are {', '.join(COMPILE_MODES)}, each with {settings}",
+            hint=f"the modes are {', '.join(known)}, each with {settings}",
             option=option,
             code=ErrorCode.UNKNOWN_NAME,
         )
@@ -39,8 +41,10 @@ def compile_settings(variant: str, option: str = "compile") -> dict[str, Any]:
             option=option,
             code=ErrorCode.INVALID_VALUE,
         )
-    mode = modes[0] if modes and modes[0] != "default" else None
-    return {"mode": mode, **{part: True for part in parts if part in COMPILE_SETTINGS}}
+    name = modes[0] if modes else "default"
+    key = "backend" if name in COMPILE_BACKENDS else "mode"
+    chosen = {part: True for part in parts if part in COMPILE_SETTINGS}
+    return {key: None if name == "default" else name, **chosen}
 
 
 def plain_variant(variant: str, option: str = "compile") -> str:
@@ -51,7 +55,8 @@ def plain_variant(variant: str, option: str = "compile") -> str:
     """
     found = compile_settings(variant, option)
     settings = [one for one in COMPILE_SETTINGS if one in found]
-    return "+".join([found["mode"] or "default", *settings])
+    name = found.get("backend") or found.get("mode") or "default"
+    return "+".join([name, *settings])
 
 
 def name_compiled(mode: str) -> str:

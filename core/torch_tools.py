@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .errors import ErrorCode, MissingError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -84,6 +87,29 @@ def reset_compiled() -> None:
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None:
         dynamo.reset()
+
+
+def compile_module(module: torch.nn.Module, variant: str) -> Any:
+    """Return the module under torch.compile, as a variant says: `max-autotune+dynamic`.
+
+    Raises:
+        MissingError: the package of its backend is not installed.
+    """
+    import torch
+
+    from .compile_records import compile_settings
+
+    settings = compile_settings(variant)
+    if settings.get("backend") == "tensorrt":
+        try:
+            importlib.import_module("torch_tensorrt")  # registers the backend
+        except Exception as error:  # it raises anything without CUDA
+            raise MissingError(
+                f"torch-tensorrt cannot be imported: {first_line(error)}",
+                hint="pip install torch-tensorrt",
+                code=ErrorCode.NOT_INSTALLED,
+            ) from error
+    return torch.compile(module, **settings)
 
 
 def intercept_calls(through: TorchHandler) -> TorchFunctionMode:

@@ -67,8 +67,9 @@ class BenchmarkChoice:
         commands=On.BENCHMARK, key=False, many=True, metavar="ROW")
     compiled: str = option(
         "default", "compile",
-        "Modes of torch.compile: default, reduce-overhead, max-autotune, each with +fullgraph or "
-        "+dynamic; or none.", Panel.OUTPUT, commands=On.BENCHMARK, key=False, metavar="MODES")
+        "Modes of torch.compile: default, reduce-overhead, max-autotune, tensorrt (on a GPU), each "
+        "with +fullgraph or +dynamic; or none.", Panel.OUTPUT, commands=On.BENCHMARK, key=False,
+        metavar="MODES")
     rejected: bool = switch(
         "rejected", "Measure rejected artifacts too.", Panel.OUTPUT, commands=On.BENCHMARK,
         key=False)
@@ -91,6 +92,20 @@ class BenchmarkChoice:
         None, "compare",
         "Compare the speed-ups with an earlier benchmark (--json); exit 1 if one is less.",
         Panel.VALIDATION, commands=On.BENCHMARK, key=False, kind=_P, metavar="JSON")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectChoice:
+    """What `modelc inspect` shows besides the contents of a file."""
+
+    breaks: bool = switch(
+        "breaks",
+        "Compile the checkpoint's model with torch.compile over its domain; show graph breaks, "
+        "guards and recompiles with their source lines.", Panel.CAPTURE, commands=On.INSPECT,
+        key=False)
+    segments: bool = switch(
+        "segments", "Of a .pt2 file: plan which operators torch-tensorrt would run in TensorRT.",
+        Panel.TENSORRT, commands=On.INSPECT, key=False)
 
 
 @dataclass(frozen=True, kw_only=True)

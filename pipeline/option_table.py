@@ -15,7 +15,7 @@ from pathlib import Path
 from ..core.contract import CAPTURE_TIMEOUT
 from ..core.kinds import Capture, Precision
 from . import option_values as val
-from .call_options import BenchmarkChoice, CallOptions, FileOptions
+from .call_options import BenchmarkChoice, CallOptions, FileOptions, InspectChoice
 from .option_spec import Commands, OptionSpec, Panel, ValueKind, option, specs_of, switch
 
 # fmt: off
@@ -102,6 +102,9 @@ class ArtifactOptions:
     rtx: bool = switch(
         "rtx", "Build an engine of TensorRT-RTX, which needs no GPU, for RTX GPUs.",
         Panel.TENSORRT, commands=On.TRT, key=False)
+    partial: bool = switch(
+        "partial", "Build a program for torch whose parts run in TensorRT, by torch-tensorrt: for "
+        "a model that TensorRT does not take whole.", Panel.TENSORRT, commands=On.TRT, key=False)
     int8: bool = switch(
         "int8", "8-bit integers; requires --calib.", Panel.PRECISION, commands=On.MAKING, key=False)
     fp8: bool = switch(
@@ -328,13 +331,19 @@ ENGINE_OPTIONS = (  # `field` is the setting of the engine, which its format che
         help="Plugin library to load, which runs code. Repeatable."),
     _engine(name="trust-engine", kind=_T, commands=On.TRT | On.VALIDATE,
         help="Allow code in the engine to run when it is loaded."),
+    _engine(name="min-block-size", kind=_W, least=1, metavar="N", commands=On.TRT | On.INSPECT,
+        help="Fewest operators of an engine of torch-tensorrt; default 5."),
+    _engine(name="torch-ops", many=True, commas=True, metavar="OPERATOR",
+        commands=On.TRT | On.INSPECT,
+        help="An operator that stays in torch with torch-tensorrt, as aten.sin. Repeatable."),
     _engine(name="builder", choices=("auto", "python", "trtexec"), metavar="WHICH",
         help="python, trtexec or auto (default): the first that is installed."),
 )
 
 
 RECORDS = (FileOptions, ArtifactOptions, ConversionOptions, SourceOptions, JudgingOptions,
-           AccuracyOptions, CalibrationChoice, LoweringOptions, BenchmarkChoice, CallOptions)
+           AccuracyOptions, CalibrationChoice, LoweringOptions, BenchmarkChoice,
+           InspectChoice, CallOptions)
 OPTIONS = (*(row for one in RECORDS for row in specs_of(one)), *ENGINE_OPTIONS)
 """The table: every row, in the order of the help within a panel."""
 

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..capture.dynamo_watch import check_compilable, plain_name
 from ..converters.runner_base import RunnerBase
 from ..core.compile_records import (
+    COMPILE_BACKENDS,
     COMPILED,
     CompiledVerdict,
     compile_settings,
@@ -40,6 +41,7 @@ from ..core.events import Tell, ignore_events
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage
 from ..core.signature import Signature
+from ..core.torch_tools import compile_module
 from ..core.verdict import Verdict
 from ..validators.ruling import Ruling
 from .judge_case import Candidate, JudgeRequest
@@ -75,6 +77,13 @@ def validate_compiled(
         ModelcError: the folder or the checkpoint cannot be used.
     """
     mode = plain_variant(mode, "compiled")
+    if compile_settings(mode).get("backend") in COMPILE_BACKENDS:
+        raise UsageError(
+            f"--compiled judges on the CPU, and {mode} runs on a GPU",
+            hint="export the program: modelc export CHECKPOINT --to torch-tensorrt",
+            option="compiled",
+            code=ErrorCode.UNSUPPORTED,
+        )
     if not folder.is_dir():
         raise UsageError(
             f"--compiled requires an output folder, not {folder}",
@@ -173,9 +182,7 @@ class _CompiledTarget:
 
     def open_runner(self, path: Path, device: str, signature: Signature) -> Runner:  # noqa: ARG002 - the contract's
         """Compile the module; it is compiled further for the sizes that it meets."""
-        import torch
-
-        compiled: Any = torch.compile(self._model.module, **compile_settings(self._mode))
+        compiled = compile_module(self._model.module, self._mode)
         return _CompiledRunner(self._model.with_module(compiled))
 
     def inspect(self, path: Path) -> Inspection:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
 from ...core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
+from ...core.segments import DEFAULT_MIN_BLOCK
 from .trt_installation import TrtLibrary
 
 LEVELS = range(6)  # IBuilderConfig.builder_optimization_level
@@ -45,6 +46,8 @@ class EngineOptions:
     follow the signature's own profile. `compute_capabilities` are those of the GPUs that an engine
     of TensorRT-RTX runs on; none are all from 8.0 on. `timing_cache` is a file, `off`, or empty
     for a file in the job's cache. `weights` is the ONNX with the weights of a stripped engine.
+    `min_block_size` and `torch_ops` are of torch-tensorrt: the fewest operators of an engine, and
+    operators that stay in torch.
     """
 
     workspace: int | None = None
@@ -62,6 +65,8 @@ class EngineOptions:
     builder: BuilderChoice = BuilderChoice.AUTO
     compute_capabilities: tuple[str, ...] = ()
     weights: str = ""
+    min_block_size: int = DEFAULT_MIN_BLOCK
+    torch_ops: tuple[str, ...] = ()
 
 
 OPTION_NAMES = tuple(one.name for one in fields(EngineOptions))
@@ -92,6 +97,8 @@ def parse_options(settings: Mapping[str, str]) -> EngineOptions:
         builder=_read_choice(settings, "builder", BuilderChoice),
         compute_capabilities=_read_capabilities(settings),
         weights=settings.get("weights", ""),
+        min_block_size=_read_block_size(settings),
+        torch_ops=_read_names(settings, "torch_ops"),
     )
     if options.version_compatible and not options.trust_engine:
         raise UsageError(
@@ -124,6 +131,13 @@ def _read_level(settings: Mapping[str, str]) -> int:
     return int(text)
 
 
+def _read_block_size(settings: Mapping[str, str]) -> int:
+    text = settings.get("min_block_size", str(DEFAULT_MIN_BLOCK))
+    if not text.isdecimal() or int(text) < 1:
+        raise _option_error("min_block_size", text, "a whole number from 1")
+    return int(text)
+
+
 def _read_bool(settings: Mapping[str, str], key: str, default: bool) -> bool:
     text = settings.get(key, str(default)).lower()
     if text not in _TRUTHS:
@@ -147,14 +161,19 @@ def _read_list(settings: Mapping[str, str], key: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in settings.get(key, "").split(SEPARATOR) if part.strip())
 
 
+def _read_names(settings: Mapping[str, str], key: str) -> tuple[str, ...]:
+    """Return the names, which may also be separated by commas."""
+    parts = [part.strip() for text in _read_list(settings, key) for part in text.split(",")]
+    return tuple(part for part in parts if part)
+
+
 def _read_capabilities(settings: Mapping[str, str]) -> tuple[str, ...]:
     """Return the capabilities in ascending order, each once.
 
     Raises:
         UsageError: an unknown one.
     """
-    names = {part.strip() for text in _read_list(settings, "compute_capabilities")
-             for part in text.split(",")}  # fmt: skip
+    names = {*_read_names(settings, "compute_capabilities")}
     for name in sorted(names - {*COMPUTE_CAPABILITIES}):
         known = f"some of {', '.join(COMPUTE_CAPABILITIES)}"
         raise _option_error("compute_capabilities", name, known)
@@ -164,8 +183,19 @@ def _read_capabilities(settings: Mapping[str, str]) -> tuple[str, ...]:
 # Options that one library lacks, with the reason. With REFIT or STRIP_PLAN, the builder of
 # TensorRT-RTX 1.7.1 gives nothing where there is no driver (measured). Its timing cache has no
 # effect and makes it ask for a GPU, by NVIDIA's documentation.
+_WHOLE = dict.fromkeys(("min_block_size", "torch_ops"), "it takes a model whole")
+_OWN_GPU = "it builds for the GPU of the host"
 _LACKING: Mapping[TrtLibrary, Mapping[str, str]] = {
-    TrtLibrary.TENSORRT: {"compute_capabilities": "it builds for the GPU of the host"},
+    TrtLibrary.TENSORRT: {"compute_capabilities": _OWN_GPU, **_WHOLE},
+    TrtLibrary.TORCH: {
+        "compute_capabilities": _OWN_GPU,
+        "profiles": "its engines have one profile, that of the inputs",
+        "strip_weights": "modelc does not fill the weights of its engines in again",
+        "weight_streaming": "modelc does not set the budget of its engines",
+        "plugins": "its converters name the plugins that they use",
+        "builder": "it is built by its Python package",
+        "timing_cache": "it keeps the timings of a build to itself",
+    },
     TrtLibrary.RTX: {
         "hardware_compatible": "its engines run on all GPUs of --compute-capabilities",
         "version_compatible": "its engines load only in the version that built them",
@@ -174,6 +204,7 @@ _LACKING: Mapping[TrtLibrary, Mapping[str, str]] = {
         "plugins": "it has no plugins",
         "timing_cache": "it times no kernels",
         "builder": "it is built by its Python package",
+        **_WHOLE,
     },
 }
 

@@ -54,15 +54,7 @@ def plan_segments(
     """
     chosen = options or SegmentOptions()
     nodes = _lower(program)
-    names = {operator_name(node) for node in nodes}
-    for name in chosen.torch_ops:
-        if not _matches(name, names):
-            raise UsageError(
-                f"--torch-ops {name}: the program has no such operator",
-                hint=f"its operators are {', '.join(sorted(names))}",
-                option="torch-ops",
-                code=ErrorCode.NOT_FOUND,
-            )
+    _check_operators(chosen.torch_ops, {operator_name(node) for node in nodes})
     reasons = {node: _reason_of(node, chosen.torch_ops) for node in nodes}
     turns = _merge_small(_take_turns(nodes, reasons), chosen.min_block_size)
     return _describe(turns, reasons, chosen.min_block_size)
@@ -99,6 +91,36 @@ def operator_name(node: torch.fx.Node) -> str:
 def _matches(name: str, operators: Collection[str]) -> bool:
     """Return whether a name, with or without its overload, is one of the operators."""
     return any(one == name or one.rpartition(".")[0] == name for one in operators)
+
+
+def expand_operators(program: torch.export.ExportedProgram, names: Iterable[str]) -> set[str]:
+    """Return the names that the package takes for `torch_executed_ops`, of all overloads.
+
+    Args:
+        program: the program, which must have each operator once it is lowered.
+        names: operators, with or without an overload, as `aten.sin`.
+
+    Raises:
+        UsageError: the program lacks one of them.
+    """
+    chosen = tuple(names)
+    if not chosen:
+        return set()
+    found = {operator_name(node) for node in _lower(program)}
+    _check_operators(chosen, found)
+    return {f"torch.ops.{one}" for one in found if any(_matches(name, (one,)) for name in chosen)}
+
+
+def _check_operators(names: Iterable[str], operators: Collection[str]) -> None:
+    """Raise a UsageError for a name that is none of the operators."""
+    for name in names:
+        if not _matches(name, operators):
+            raise UsageError(
+                f"--torch-ops {name}: the program has no such operator",
+                hint=f"its operators are {', '.join(sorted(operators))}",
+                option="torch-ops",
+                code=ErrorCode.NOT_FOUND,
+            )
 
 
 def _reason_of(node: torch.fx.Node, torch_ops: Iterable[str]) -> LeftOutReason | None:

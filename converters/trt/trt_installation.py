@@ -144,6 +144,7 @@ class TrtLibrary(StrEnum):
     """The libraries of NVIDIA that build and run engines, by the target that they make."""
 
     TENSORRT = "tensorrt"
+    TORCH = "torch-tensorrt"  # builds engines of the parts of a program, which torch runs
     RTX = "tensorrt-rtx"  # builds without a GPU, for RTX GPUs; compiles kernels when it is loaded
 
     @property
@@ -158,7 +159,7 @@ class TrtLibrary(StrEnum):
 
     @property
     def minimum(self) -> tuple[int, int]:
-        """The first version with strongly typed networks and the names that modelc uses."""
+        """The first version with the names that modelc uses, and strongly typed networks."""
         return _MINIMUM[self]
 
     @property
@@ -171,11 +172,15 @@ _DISTRIBUTIONS = {
     TrtLibrary.TENSORRT: (
         "tensorrt", "tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu13-libs", "tensorrt-cu12-libs",
     ),
+    TrtLibrary.TORCH: ("torch-tensorrt",),
     TrtLibrary.RTX: ("tensorrt-rtx-cu13", "tensorrt-rtx-cu12", "tensorrt-rtx-cu13-bindings"),
 }  # fmt: skip
-_MINIMUM = {TrtLibrary.TENSORRT: MIN_TENSORRT, TrtLibrary.RTX: (1, 4)}
+_MINIMUM = {
+    TrtLibrary.TENSORRT: MIN_TENSORRT, TrtLibrary.TORCH: (2, 13), TrtLibrary.RTX: (1, 4),
+}  # fmt: skip
 _INSTALL = {
     TrtLibrary.TENSORRT: "pip install 'tensorrt>=10.13'",
+    TrtLibrary.TORCH: "pip install torch-tensorrt",
     TrtLibrary.RTX: "pip install tensorrt-rtx-cu13",
 }
 
@@ -259,7 +264,7 @@ def load_tensorrt(
         MissingError: no device, no package, a shared library that it needs is missing, or it is
             too old.
     """
-    needs_device = library is TrtLibrary.TENSORRT or not builds_only
+    needs_device = library is not TrtLibrary.RTX or not builds_only
     if needs_device and not (driver := asked()).devices:
         raise MissingError(
             f"{library} needs a GPU: {driver.reason}", hint=DRIVER_FIX, code=ErrorCode.NO_DEVICE

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...converters.registry import target_named
-from ...core.compile_records import compile_settings
 from ...core.contract import Feed
 from ...core.errors import ErrorCode, RunnerError, UsageError
 from ...core.events import ignore_events
 from ...core.process import thread_limit
 from ...core.signature import Signature
 from ...core.target_extensions import Concurrent, Deployable
+from ...core.torch_tools import compile_module
 from ..order import Source
 from ..run_progress import Progress
 from .benchmark_plan import BenchmarkPoint, RowSpec
@@ -121,7 +121,7 @@ def _open_eager(request: RowRequest) -> OpenRow:
     if variant:
         _check_variant(eager.module)
     module = eager.module.to(request.device)
-    function: Any = torch.compile(module, **compile_settings(variant)) if variant else module
+    function: Any = compile_module(module, variant) if variant else module
 
     def bind(tensors: Sequence[torch.Tensor]) -> Call:
         arguments, named = eager.bind(tensors)

@@ -62,6 +62,46 @@ def test_an_engine_is_built_and_judged(build: Build, tmp_path: Path, rtx: bool) 
     assert manifest["pending"] == []
 
 
+def test_a_program_with_engines_is_built_and_judged(build: Build, tmp_path: Path) -> None:
+    code, manifest = build("out", *DIGITS, "--partial", "-o", "out")
+    assert code == 0
+    made = next(one for one in manifest["artifacts"] if one["name"] == "torch-tensorrt")
+    verdict = verdict_of(manifest, "torch-tensorrt")
+    assert (verdict["state"], verdict["device"]) == ("passed", "cuda")
+    assert made["options"]["engines"] == "1"
+    assert (tmp_path / "out" / "model.trt.pt2").is_file()
+
+
+@pytest.mark.slow
+def test_a_wrong_program_with_engines_is_rejected(build: Build, tmp_path: Path) -> None:
+    code, manifest = build("out", *DIGITS, "--partial", "-o", "out", GPU_HOST_FAULT="offset")
+    assert code == 1
+    assert verdict_of(manifest, "rejected/torch-tensorrt")["state"] == "failed"
+    assert (tmp_path / "out" / "rejected" / "model.trt.pt2").is_file()
+
+
+@pytest.mark.slow
+def test_a_prepared_program_is_finished_with_its_options(build: Build) -> None:
+    options = ("--partial", "--fp16", "--torch-ops", "aten.relu", "--min-block-size", "2")
+    code, manifest = build("out", *DIGITS, *options, "-o", "out", gpu=False)
+    assert code == 4
+    pending = manifest["pending"][0]
+    assert (pending["step"], pending["made_from"]) == ("torch-tensorrt-fp16", "pt2")
+    assert any("aten.relu.default" in one for one in pending["warnings"])
+    assert pending["settings"] == {"torch_ops": "aten.relu", "min_block_size": "2"}
+    code, manifest = build("out", "out")
+    assert (code, manifest["pending"]) == (0, [])
+    assert verdict_of(manifest, "torch-tensorrt-fp16")["state"] == "passed"
+
+
+@pytest.mark.slow
+def test_no_program_is_prepared_that_would_have_no_engine(build: Build) -> None:
+    options = ("--partial", "--min-block-size", "1000", "-o", "out")
+    code, manifest = build("out", *DIGITS, *options, gpu=False)
+    assert (code, manifest["pending"]) == (3, [])
+    assert [one["step"] for one in manifest["failures"]] == ["torch-tensorrt"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--fp16"], ["--fp16", "--half-io"]])
 def test_ends_of_float64_or_half_are_judged(build: Build, tmp_path: Path, flags: list[str]) -> None:
