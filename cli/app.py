@@ -143,7 +143,7 @@ def _hint_for_output() -> str:
 
     folder = last_output_folder()
     if folder is None:
-        return "no artifact is finished yet; run it again"
+        return "nothing was finished; run it again"
     return f"finished artifacts are in {folder}; run it again to continue"
 
 

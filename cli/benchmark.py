@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,7 +52,7 @@ def benchmark(
     from ..pipeline.benchmark.benchmark_statistics import compare_reports
     from ..pipeline.benchmark.run_benchmark import read_reports
     from ..pipeline.manifest_file import encode_json
-    from .console import Screen, show_json
+    from .console import Screen, print_line, result_console, show_json
     from .render_benchmark import show_benchmark
 
     call, choice = read_record(CallOptions, given), read_record(BenchmarkChoice, given)
@@ -59,17 +60,19 @@ def benchmark(
     moved, several = file_move(given), _is_project(path)
     before = () if choice.compare is None else read_reports(choice.compare)
     check_files(choice, (path, moved.checkpoint, moved.samples))
-    with Screen(quiet=call.quiet) as screen, _open_folders(path, given, screen) as folders:
+    with Screen(quiet=call.quiet) as screen, _open_folders(path, given, options, screen) as folders:
         check_folders(choice, folders)
         reports, errors = _measure(folders, options, moved, screen)
     if before:
         reports = [compare_reports(before, one, several=several) for one in reports]
-    write_files(reports, choice, several=several)
+    written = write_files(reports, choice, several=several)
     if call.json:
         show_json(encode_json({"benchmarks": reports} if several else reports[0]))
     else:
         for one in reports:
             show_benchmark(one, titled=several)
+        for file in () if call.quiet else written:
+            print_line(result_console(), f"wrote {file}")
     raise typer.Exit(max([one.exit_code for one in errors] + [one.exit_code for one in reports]))
 
 
@@ -88,7 +91,8 @@ def _measure(
     errors: list[ModelcError] = []
     for folder in folders:
         try:
-            reports.append(benchmark_folder(folder, options, moved, screen))
+            asked = replace(options, any_row=len(folders) > 1)
+            reports.append(benchmark_folder(folder, asked, moved, screen))
         except ModelcError as error:
             if len(folders) == 1:
                 raise
@@ -116,7 +120,9 @@ def _read_options(choice: BenchmarkChoice, call: CallOptions, given: Given) -> B
 
 
 @contextmanager
-def _open_folders(path: Path, given: Given, screen: Tell) -> Iterator[tuple[Path, ...]]:
+def _open_folders(
+    path: Path, given: Given, options: BenchmarkOptions, screen: Tell
+) -> Iterator[tuple[Path, ...]]:
     """Yield the output folders to measure: of a project, of a new export, or the path itself.
 
     Raises:
@@ -131,7 +137,7 @@ def _open_folders(path: Path, given: Given, screen: Tell) -> Iterator[tuple[Path
         path.is_file() or model is not None or (path / "config.json").is_file()
     ):
         refuse(given, ("checkpoint",), f"with the checkpoint {path}", "leave it out")
-        yield (_export(path, given, screen),)
+        yield (_export(path, given, options, screen),)
         return
     refuse(given, _EXPORT_OPTIONS, f"with the output folder {path}", "pass the checkpoint")
     yield (path,)
@@ -167,9 +173,14 @@ def _project_folders(file: Path, given: Given) -> Iterator[tuple[Path, ...]]:
         yield made
 
 
-def _export(checkpoint: Path, given: Given, screen: Tell) -> Path:
-    """Export the checkpoint to the wanted formats, or to all that are ready; return the folder."""
-    from ..pipeline.benchmark.benchmark_plan import default_targets
+def _export(checkpoint: Path, given: Given, options: BenchmarkOptions, screen: Tell) -> Path:
+    """Export the checkpoint to the wanted formats, or to all that are ready; return the folder.
+
+    Sizes are checked before, as far as the inputs are given.
+    """
+    from ..core.grammar import parse_input
+    from ..core.signature import merge_inputs
+    from ..pipeline.benchmark.benchmark_plan import default_targets, plan_points
     from ..pipeline.make_order import make_order
     from ..pipeline.order import Wanted
     from .execute import run_order
@@ -180,6 +191,9 @@ def _export(checkpoint: Path, given: Given, screen: Tell) -> Path:
     wanted = tuple(map(Wanted.parse, names))
     call = read_record(CallOptions, given)
     order = make_order(given, checkpoint, wanted, cache=cache_folder())
+    if order.source.inputs and order.source.samples is None:
+        signature = merge_inputs(map(parse_input, order.source.inputs), {})
+        plan_points(signature.fix_at_opt(order.source.static), options)
     set_output_folder(order.out)
     run_order(order, screen, process_bounds(call))
     return order.out

@@ -51,22 +51,30 @@ def check_folders(choice: BenchmarkChoice, folders: Iterable[Path]) -> None:
 
 def write_files(
     reports: Sequence[BenchmarkReport], choice: BenchmarkChoice, *, several: bool
-) -> None:
-    """Write the rows of all reports, and a page for each: of a project's, with the model's name."""
+) -> list[Path]:
+    """Write the rows of all reports, and a page for each: of a project's, with the model's name.
+
+    Returns:
+        the files.
+    """
     from ..core.atomic_write import atomic_write
     from ..pipeline.benchmark.benchmark_page import render_benchmark_page
     from ..pipeline.output_folder import translate_write_errors
     from .render_benchmark import write_csv
 
+    written = []
     if choice.csv is not None:
         with translate_write_errors(choice.csv.parent):
             write_csv(reports, choice.csv)
+        written.append(choice.csv)
     if choice.html is not None:
         for one in reports:
             name = f"{choice.html.stem}-{Path(one.folder).name}{choice.html.suffix}"
             place = choice.html.with_name(name) if several else choice.html
             with translate_write_errors(choice.html.parent):
                 atomic_write(place, render_benchmark_page(one).encode())
+            written.append(place)
+    return written
 
 
 def _list_written(choice: BenchmarkChoice) -> list[tuple[str, Path]]:

@@ -10,11 +10,14 @@ import typer
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.segments import SegmentOptions
 from ..pipeline.call_options import CallOptions, InspectChoice
+from ..pipeline.manifest_file import MANIFEST_FILE
 from ..pipeline.option_spec import Given, Panel, read_record, specs_of
 from ..pipeline.option_table import JudgingOptions, SourceOptions
 from .command_options import refuse, with_options
 from .judging_options import parse_formats
-from .run_options import load_public_key, process_bounds, run_call
+from .run_options import file_move, load_public_key, process_bounds, run_call
+
+_RECORDED = ("model", "model-arg", "method", "weights-key", "input", "static", "drop-output")
 
 
 @with_options("report")
@@ -170,13 +173,19 @@ def _inspect_breaks(path: Path, given: Given) -> None:
     from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.make_order import make_judging, make_source
     from ..pipeline.manifest_file import encode_json
+    from ..pipeline.recorded_run import load_manifest, source_from_record
     from .console import Screen, show_json
     from .judging_options import read_limits
     from .render_breaks import show_breaks
 
     call = read_record(CallOptions, given)
+    if (path / MANIFEST_FILE).is_file():
+        refuse(given, _RECORDED, f"with the output folder {path}", "pass the checkpoint")
+        source = source_from_record(load_manifest(path), path, file_move(given))
+    else:
+        source = make_source(path, given)
     arguments = {
-        "source": make_source(path, given), "judging": make_judging(given, read_limits()),
+        "source": source, "judging": make_judging(given, read_limits()),
     }  # fmt: skip
     look = ApiCall(function="inspect_breaks", arguments=arguments)
     with Screen(quiet=call.quiet) as screen:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from ..core.atomic_write import atomic_write
+from ..core.compile_records import COMPILE_BACKENDS, COMPILED, name_compiled
 from ..core.errors import join_some
 from ..core.records import Interval, size_text
+from ..pipeline.benchmark.benchmark_plan import UNJUDGED
 from ..pipeline.benchmark.benchmark_records import (
     BenchmarkReport,
     BenchmarkRow,
     RowsAtPoint,
     RowTimes,
 )
-from ..pipeline.benchmark.benchmark_statistics import find_fastest
+from ..pipeline.benchmark.benchmark_statistics import find_fastest, group_equals, group_unclear
 from .console import fit_table, print_line, result_console
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _COLUMNS = (
 )  # fmt: skip
 _LESS = ("first s", "interval", "samples/s", "precision", "load s", "p90", "size", "memory")
 _MAX_NAMED = 3  # rows without a difference
+_SHORT = 0.1  # seconds that need a third digit
+_LONGER = "measure longer (--seconds), on an idle machine"
 _VERDICTS = {"passed": "[green]passed[/]", "rejected": "[red]rejected[/]"}
 
 
@@ -48,6 +51,9 @@ def show_benchmark(report: BenchmarkReport, *, titled: bool = False) -> None:
         print_line(console, f"[red]{escape(row.name)}[/]: {escape(row.failure)}")
     for name, reason in report.skipped.items():
         print_line(console, f"{escape(name)}: not measured: {escape(reason)}")
+    for mode in find_unjudged_modes(report.rows):
+        command = f"modelc validate {report.folder} --compiled {mode}"
+        print_line(console, f"{name_compiled(mode)} is not judged: {escape(command)} judges it")
     _show_changes(console, report)
     for note in report.notes:
         print_line(console, f"[yellow]{escape(note)}[/]")
@@ -62,29 +68,34 @@ def _show_changes(console: Console, report: BenchmarkReport) -> None:
         word = "[red]slower[/]" if one.slower else "[green]faster[/]"
         times = f"{one.now:.2f} times as fast as eager, {one.before:.2f} before"
         print_line(console, f"{escape(one.row)}{at}: {word}: {times}")
-    if report.compared and not changed:
-        print_line(console, f"none of {len(report.compared)} speed-ups changed")
+    unclear = [one.row for one in report.compared if one.unclear]
+    known = len(report.compared) - len(unclear)
+    if known and not changed:
+        print_line(console, f"none of {known} speed-ups changed")
+    if unclear:
+        rows = escape(join_some(tuple(dict.fromkeys(unclear)), _MAX_NAMED))
+        text = f"cannot say whether {rows} changed: {_LONGER}"
+        print_line(console, f"[yellow]{text}[/]")
 
 
 def _show_point(console: Console, found: RowsAtPoint) -> None:
     cells = [_cells(row, one) for row, one in found]
-    console.print(fit_table(console, _COLUMNS, cells, right=_COLUMNS[2:-1], less=_LESS))
-    named: set[frozenset[str]] = set()
-    for row, one in found:
-        equals = [other for other in one.equals if frozenset((row.name, other)) not in named]
-        if equals:
-            group = (row.name, *one.equals)
-            named |= {frozenset(pair) for pair in combinations(group, 2)}
-            others = escape(join_some(one.equals, _MAX_NAMED))
-            print_line(console, f"no difference from {escape(row.name)}: {others}")
-        unsure = [other for other in one.unclear if frozenset((row.name, other)) not in named]
-        if unsure:
-            named |= {frozenset((row.name, other)) for other in unsure}
-            others = escape(join_some(unsure, _MAX_NAMED))
-            hint = "measure longer (--seconds), on an idle machine"
-            print_line(
-                console, f"cannot say which is faster, {escape(row.name)} or {others}: {hint}"
-            )
+    table = fit_table(console, _COLUMNS, cells, right=_COLUMNS[2:-1], less=_LESS)
+    console.print(table)
+    shown = {str(column.header) for column in table.columns}
+    left = [name for name in _COLUMNS if name not in shown]
+    if left:
+        print_line(console, f"[dim]too narrow for {', '.join(left)}: see --csv or --json[/]")
+    for first, *others in group_equals(found):
+        print_line(
+            console, f"no difference from {escape(first)}: {escape(join_some(others, _MAX_NAMED))}"
+        )
+    for name, unsure in group_unclear(found):
+        others_text = escape(join_some(unsure, _MAX_NAMED))
+        print_line(
+            console, f"cannot say which is faster, {escape(name)} or {others_text}: {_LONGER}"
+        )
+    for row, _ in found:
         if row.in_flight > 1:
             text = (
                 f"{row.in_flight} requests run at a time: ms is the time of each, and the "
@@ -101,6 +112,14 @@ def _show_point(console: Console, found: RowsAtPoint) -> None:
         print_line(console, f"fastest of those that passed: [bold]{escape(row.name)}[/]{times}")
 
 
+def find_unjudged_modes(rows: Sequence[BenchmarkRow]) -> tuple[str, ...]:
+    """Return the modes of torch.compile that were measured without a verdict."""
+    names = [row.name for row in rows if row.verdict == UNJUDGED and row.times]
+    modes = [name.partition(":")[2] or "default" for name in names
+             if name.partition(":")[0] == COMPILED]  # fmt: skip
+    return tuple(mode for mode in modes if mode.partition("+")[0] not in COMPILE_BACKENDS)
+
+
 def _cells(row: BenchmarkRow, one: RowTimes) -> dict[str, str]:
     speedup = "" if one.speedup is None else f"{one.speedup:.2f}x"
     return {
@@ -113,7 +132,7 @@ def _cells(row: BenchmarkRow, one: RowTimes) -> dict[str, str]:
         "speed-up": speedup,
         "of eager": "" if one.speedup_interval is None else _interval(one.speedup_interval),
         "load s": f"{row.load:.1f}",
-        "first s": f"{row.first:.2f}",
+        "first s": f"{row.first:.3f}" if row.first < _SHORT else f"{row.first:.2f}",
         "memory": size_text(row.memory) if row.memory else "",
         "size": size_text(row.size) if row.size else "",
         "SQNR dB": _sqnr(row),
@@ -139,7 +158,8 @@ def _machine_text(report: BenchmarkReport) -> str:
     return (
         f"{report.device}, {report.threads} of {machine.cores} cores ({machine.processor}), "
         f"{report.seconds:g} s for each row; {report.date[:10]}; {versions}; "
-        f"other processes used {machine.other_load:.0%} of the cores; took {report.elapsed:.0f} s"
+        f"other processes used {machine.other_load:.0%} of the cores; took {report.elapsed:.0f} s, "
+        f"{report.opening:.0f} s of them to open and warm up"
     )
 
 

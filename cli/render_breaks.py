@@ -30,6 +30,7 @@ def show_breaks(report: CompileReport) -> None:
     for name in rows[0]:
         table.add_row(name, *(escape(row[name]) for row in rows))
     console.print(table)
+    print_line(console, _conclusion(report.traces))
     print_line(console, _fullgraph_line(report))
     print_lines(console, _few(_break_lines(_merge_breaks(report.traces))))
     print_lines(console, _few(_size_lines(report.traces)))
@@ -65,6 +66,25 @@ def _guards_text(trace: CompileTrace) -> str:
     kinds = [f"{count} {kind}" for kind, count in trace.guards.items()]
     rest = len(kinds) - _MAX_KINDS
     return ", ".join(kinds[:_MAX_KINDS]) + (f", {rest} more kinds" if rest > 0 else "")
+
+
+def _conclusion(traces: Sequence[CompileTrace]) -> str:
+    """Return in one line whether the model can be compiled over its domain, and how best."""
+    if any(one.failure is not None for one in traces):
+        return "[red]torch.compile fails on this domain[/]: see below"
+    usual = traces[0]
+    best = min(traces, key=lambda one: (one.limit is not None, len(one.recompiles)))
+    breaks = sum(one.count for one in usual.breaks)
+    if not usual.graphs:
+        return "[yellow]nothing is compiled[/]: the whole model runs eagerly"
+    whole = f"{breaks} graph breaks, {usual.graphs} graphs" if breaks else "one graph, no breaks"
+    color = "yellow" if breaks or best.limit is not None else "green"
+    if not usual.recompiles:
+        return f"[{color}]{whole}[/], no recompiles on {usual.feeds} feeds"
+    counts = f"{len(usual.recompiles)} recompiles on {usual.feeds} feeds"
+    if len(best.recompiles) < len(usual.recompiles):
+        counts += f", {len(best.recompiles)} with {_dynamic_text(best)}"
+    return f"[{color}]{whole}[/], {counts}"
 
 
 def _fullgraph_line(report: CompileReport) -> str:

@@ -20,7 +20,16 @@ from ..capture.captured_program import example_tensors
 from ..capture.framework_errors import call_framework
 from ..capture.torch_export import dynamic_shapes
 from ..core.contract import RECORD, Converted, Inspection, Job, Preflight, Readiness, Runner
-from ..core.errors import ConversionError, ErrorCode, Hint, MissingError, Option, UsageError
+from ..core.errors import (
+    ConversionError,
+    ErrorCode,
+    Hint,
+    MissingError,
+    ModelcError,
+    Option,
+    UsageError,
+    first_line,
+)
 from ..core.kinds import Capture, Precision
 from ..core.segments import SegmentOptions, SegmentPlan
 from ..core.signature import InputSpec, Signature
@@ -84,12 +93,8 @@ LoadLibrary: TypeAlias = Callable[[], ModuleType]
 
 
 def readiness() -> Readiness:
-    """Check for a device, the package and a CUDA build of torch; nothing is imported."""
-    found = tensorrt_readiness(query_driver(), find_tensorrt(TrtLibrary.TORCH))
-    if found.ready and package_versions("torch").get("torch", "").endswith("+cpu"):
-        mend = "pip install torch from the index of your CUDA version, as pytorch.org lists it"
-        return Readiness(ready=False, reason="torch is a build for CPUs alone", mend=mend)
-    return found
+    """Check for a device and the package, without importing it."""
+    return tensorrt_readiness(query_driver(), find_tensorrt(TrtLibrary.TORCH))
 
 
 def claims(path: Path) -> bool:
@@ -217,7 +222,21 @@ def convert(job: Job, load: LoadLibrary | None = None) -> Converted:
 
 
 def _load_package() -> ModuleType:
-    return load_tensorrt(TrtLibrary.TORCH)
+    """Import the package, which raises anything where torch has no CUDA.
+
+    Raises:
+        MissingError: it cannot be imported, or there is no device.
+    """
+    try:
+        return load_tensorrt(TrtLibrary.TORCH)
+    except ModelcError:
+        raise
+    except Exception as error:
+        raise MissingError(
+            f"{NAME} cannot be imported: {first_line(error)}",
+            hint="install a CUDA build of torch of the version that it needs",
+            code=ErrorCode.NOT_INSTALLED,
+        ) from error
 
 
 def _parent_of(job: Job) -> Path:

@@ -34,7 +34,7 @@ def load_manifest(folder: Path) -> Manifest:
     """
     if not folder.exists():
         raise UsageError(
-            f"no such folder: {folder}",
+            f"no such file or folder: {folder}",
             hint="give an output folder of modelc export",
             code=ErrorCode.NOT_FOUND,
         )

@@ -58,8 +58,15 @@ def render_html(manifest: Manifest, commands: Sequence[ReplayCommand] = ()) -> s
     )
 
 
-def make_page(title: str, subtitle: str, banner: Markup, sections: Sequence[_PageSection]) -> str:
-    """Assemble a page; sections without content are left out."""
+def make_page(
+    title: str,
+    subtitle: str,
+    banner: Markup,
+    sections: Sequence[_PageSection],
+    *,
+    generator: str = GENERATOR_NAME,
+) -> str:
+    """Assemble a page with the name of the command that made it, without empty sections."""
     shown = [section for section in sections if section[2]]
     links = [tag("a", name, href=f"#{key}") for key, name, _ in shown]
     parts = [tag("section", tag("h2", name), content, id=key) for key, name, content in shown]
@@ -74,17 +81,17 @@ def make_page(title: str, subtitle: str, banner: Markup, sections: Sequence[_Pag
     nav = tag("nav", links, aria_label="Parts of this page")
     main = tag("main", banner, parts, id="main", tabindex=-1)
     body = tag("body", skip, header, nav, main, tag("script", Markup(_read_asset("page.js"))))
-    return f"<!doctype html>\n{tag('html', _page_head(title), body, lang='en')}\n"
+    return f"<!doctype html>\n{tag('html', _page_head(title, generator), body, lang='en')}\n"
 
 
-def _page_head(title: str) -> Markup:
+def _page_head(title: str, generator: str) -> Markup:
     """Return the head; its security policy blocks foreign scripts and all requests."""
     digest = b64encode(sha256(_read_asset("page.js").encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return tag(
         "head",
         tag("meta", charset="utf-8"),
-        tag("meta", name="generator", content=GENERATOR_NAME),
+        tag("meta", name="generator", content=generator),
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", f"{title} · modelc"),

@@ -33,7 +33,7 @@ from ...reports.text_format import (
 )
 from .benchmark_plan import PASSED, REJECTED
 from .benchmark_records import EAGER_ROW, BenchmarkReport, BenchmarkRow, RowsAtPoint, RowTimes
-from .benchmark_statistics import find_fastest, pareto_front
+from .benchmark_statistics import find_fastest, group_equals, group_unclear, pareto_front
 
 _REFERENCE = "reference"
 _KINDS = {PASSED: MarkKind.PASSED, REJECTED: MarkKind.REJECTED, _REFERENCE: MarkKind.REFERENCE}
@@ -43,6 +43,7 @@ _COLUMNS = (
     ">first s", ">memory", ">size", ">SQNR dB", ">accuracy", "verdict",
 )  # fmt: skip
 _MAX_NAMED = 3  # rows without a difference
+_GENERATOR = "modelc bench"
 
 
 def render_benchmark_page(report: BenchmarkReport) -> str:
@@ -68,7 +69,8 @@ def render_benchmark_page(report: BenchmarkReport) -> str:
         f"Benchmark of sha256 {digest_text(report.checkpoint)} on {report.device} with "
         f"{count_text(report.threads, 'thread')} · {day_text(report.date)} · modelc {report.modelc}"
     )
-    return make_page(title, subtitle, _banner(report, shown), sections)
+    banner = _banner(report, shown)
+    return make_page(title, subtitle, banner, sections, generator=_GENERATOR)
 
 
 def _banner(report: BenchmarkReport, shown: Sequence[tuple[str, RowsAtPoint]]) -> Markup:
@@ -112,19 +114,11 @@ def _point_section(found: RowsAtPoint) -> Markup:
     """Return the table of a point, the rows without a difference, and the charts."""
     table = table_tag("Rows", *_COLUMNS, rows=(_cells(row, one) for row, one in found))
     equals = [tag("p", f"No difference: {', '.join(group)}", class_="quiet")
-              for group in _equal_groups(found)]  # fmt: skip
+              for group in group_equals(found)]  # fmt: skip
+    equals += [tag("p", f"Not known which is faster: {name} or {', '.join(others)}", class_="quiet")
+               for name, others in group_unclear(found)]  # fmt: skip
     charts = [_quality_figure(found), _speedup_figure(found)]
     return join([table, *equals, *charts])
-
-
-def _equal_groups(found: RowsAtPoint) -> list[tuple[str, ...]]:
-    """Return each row with the rows that it does not differ from, without repeated pairs."""
-    groups: list[tuple[str, ...]] = []
-    for row, one in found:
-        group = (row.name, *one.equals)
-        if one.equals and not any(set(group) <= set(other) for other in groups):
-            groups.append(group)
-    return groups
 
 
 def _cells(row: BenchmarkRow, one: RowTimes) -> list[Child]:
@@ -298,6 +292,8 @@ def _changes_section(report: BenchmarkReport) -> Markup | None:
             change = pill(Outcome.REJECTED, "slower")
         elif one.faster:
             change = pill(Outcome.PASSED, "faster")
+        elif one.unclear:
+            change = "not known: an interval is wide"
         times = f"{_number(one.before)}x", f"{_number(one.now)}x"
         cells.append((one.row, _sizes_text(one.sizes) or NO_VALUE, *times, change))
     head = ("row", "sizes", ">before", ">now", "change")
@@ -316,7 +312,11 @@ def _machine_section(report: BenchmarkReport) -> Markup:
         ("system", machine.system),
         ("frequencies", ", ".join(f"{value:.0f} MHz" for value in machine.frequencies)),
         ("load by other processes", percent_text(machine.other_load, 0)),
-        ("measured for", f"{report.seconds:g} s for each row; {report.elapsed:.0f} s in all"),
+        (
+            "measured for",
+            f"{report.seconds:g} s for each row; {report.elapsed:.0f} s in all",
+        ),
+        ("opening and warm-up", f"{report.opening:.0f} s"),
         ("Python", machine.python),
         *machine.versions.items(),
     ]

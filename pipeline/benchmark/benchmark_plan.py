@@ -64,9 +64,10 @@ class BenchmarkOptions:
     """What the user asks for.
 
     `sizes` are those of each dim to sweep; a dim that is left out has its opt size. `seconds` are
-    measured for each row at each point. `only` selects rows by name, with patterns as in a shell.
-    `compiled` are variants of torch.compile, as `max-autotune+dynamic`. A row that does not answer
-    for `timeout` seconds fails.
+    measured for each row at each point. `only` selects rows by name, with patterns as in a shell;
+    with `any_row`, a pattern that fits no row is left out if another one fits. `compiled` are
+    variants of torch.compile, as `max-autotune+dynamic`. A row that does not answer for `timeout`
+    seconds fails.
     """
 
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class BenchmarkOptions:
     threads: int | None = None
     device: str = "cpu"
     only: tuple[str, ...] = ()
+    any_row: bool = False
     compiled: tuple[str, ...] = ("default",)
     rejected: bool = False
     strict: bool = False
@@ -169,7 +171,10 @@ def plan_rows(
     if not options.only:
         return tuple(rows), skipped
     changed = {name: reason for name, reason in unusable.items() if reason}
-    return _select(rows, options.only, skipped), changed
+    only = options.only
+    if options.any_row:
+        only = tuple(one for one in only if any(fnmatchcase(row.name, one) for row in rows)) or only
+    return _select(rows, only, skipped), changed
 
 
 def _find_compiled_verdict(manifest: Manifest, mode: str, device: str) -> str:

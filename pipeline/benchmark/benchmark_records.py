@@ -42,7 +42,8 @@ class RowTimes:
 class BenchmarkRow:
     """One model in one runtime.
 
-    `load` is the seconds to open it, `first` those of its first run, in which a compiler may work.
+    `load` is the seconds to open it, `first` those of its first run, in which a compiler may work,
+    `opening` those of both, with the start of its process and the warm-up at all points.
     `memory` is the peak of its process in bytes, `size` that of its files. `sqnr` is the verdict's,
     None where all outputs are `exact`; of a row that no verdict covers, both are measured at the
     points of the benchmark. `in_flight` requests run at a time. `failure` is why there are no
@@ -59,6 +60,7 @@ class BenchmarkRow:
     accuracy: float | None = None
     load: float = 0.0
     first: float = 0.0
+    opening: float = 0.0
     memory: int = 0
     size: int = 0
     threads: int | None = None
@@ -94,7 +96,8 @@ class BenchmarkMachine:
 class SpeedChange:
     """The speed-up of a row at one point, here and in an earlier benchmark.
 
-    `slower` and `faster`: their intervals lie apart by more than the noise of processes.
+    `slower` and `faster`: their intervals lie apart by more than the noise of processes. `unclear`:
+    they do not, but are too wide to say that nothing changed.
     """
 
     row: str
@@ -103,6 +106,7 @@ class SpeedChange:
     now: float
     slower: bool
     faster: bool
+    unclear: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +138,11 @@ class BenchmarkReport:
         if self.failures:
             return RunnerError.exit_code
         return SLOWER if any(one.slower for one in self.compared) else 0
+
+    @property
+    def opening(self) -> float:
+        """The seconds to start, open and warm up all rows, one after the other."""
+        return sum(row.opening for row in self.rows)
 
     @property
     def points(self) -> tuple[tuple[tuple[str, int], ...], ...]:

@@ -57,12 +57,14 @@ class RowFailureError(Exception):
 class MeasuredRow:
     """What was measured of one row; `turns` are the milliseconds of each point's rounds.
 
+    `opening` is the seconds to start its process, open the model and warm it up at all points.
     `absent` is why there is no such row on this host, `failure` why it could not be measured.
     """
 
     opened: RowOpened | None = None
     warm: dict[int, PointWarm] = field(default_factory=dict)
     turns: dict[int, list[tuple[float, ...]]] = field(default_factory=dict)
+    opening: float = 0.0
     memory: int = 0
     failure: str = ""
     absent: str = ""
@@ -222,6 +224,7 @@ class _BenchmarkRun:
         """Start the child of a row and warm it up, while the others are idle."""
         name = request.row.name
         row = self.rows[name] = MeasuredRow()
+        began = time.perf_counter()
         with self.progress.step(f"open {name}", log=LOG) as clock:
             child = self.children[name] = RowChild(request, threads, self.serve, self.timeout)
             try:
@@ -233,9 +236,12 @@ class _BenchmarkRun:
             except RowFailureError as error:
                 self._fail(name, error)
                 clock.detail, clock.passed = str(error), error.absent
+        row.opening = time.perf_counter() - began
 
     def measure(self, index: int, point: BenchmarkPoint, seconds: float) -> None:
         """Measure all rows at one point."""
+        if not self.children:
+            return
         warm = {name: self.rows[name].warm[index].milliseconds / 1e3 for name in self.children}
         count = count_rounds(seconds, list(warm.values()))
         title = f"measure {point}" if str(point) else "measure"

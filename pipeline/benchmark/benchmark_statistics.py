@@ -20,6 +20,7 @@ from .benchmark_records import (
 
 CONFIDENCE = 0.99
 MOST_SPREAD = 1.15  # of an interval's ends, for rows to be called equal
+MOST_CHANGE = 1.20  # of an interval's ends, for a speed-up to be called unchanged
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, Interval]:
@@ -101,6 +102,28 @@ def summarize_point(
     return found
 
 
+def group_equals(found: RowsAtPoint) -> tuple[tuple[str, ...], ...]:
+    """Return each row with those that it does not differ from, without groups in other ones."""
+    groups = [(row.name, *one.equals) for row, one in found if one.equals]
+    kept: list[tuple[str, ...]] = []
+    for group in sorted(groups, key=len, reverse=True):
+        if not any(set(group) <= set(other) for other in kept):
+            kept.append(group)
+    return tuple(sorted(kept, key=groups.index))
+
+
+def group_unclear(found: RowsAtPoint) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return each row with those of which it is not known which is faster, each pair once."""
+    named: set[frozenset[str]] = set()
+    groups = []
+    for row, one in found:
+        others = tuple(name for name in one.unclear if frozenset((row.name, name)) not in named)
+        named |= {frozenset((row.name, name)) for name in others}
+        if others:
+            groups.append((row.name, others))
+    return tuple(groups)
+
+
 def find_fastest(found: RowsAtPoint) -> tuple[BenchmarkRow, RowTimes] | None:
     """Return the row that passed with the smallest median; None if none passed."""
     passed = [pair for pair in found if pair[0].verdict == PASSED]
@@ -141,19 +164,29 @@ def compare_speedups(
     """
     known = _times_by_point(before)
     return tuple(
-        SpeedChange(
-            row=name,
-            sizes=one.sizes,
-            before=then.speedup or 0.0,
-            now=one.speedup or 0.0,
-            slower=then.speedup_interval.is_above(one.speedup_interval),
-            faster=one.speedup_interval.is_above(then.speedup_interval),
+        _compare_intervals(
+            SpeedChange(
+                row=name,
+                sizes=one.sizes,
+                before=then.speedup or 0.0,
+                now=one.speedup or 0.0,
+                slower=then.speedup_interval.is_above(one.speedup_interval),
+                faster=one.speedup_interval.is_above(then.speedup_interval),
+            ),
+            then.speedup_interval,
+            one.speedup_interval,
         )
         for (name, sizes), one in _times_by_point(now).items()
         if (then := known.get((name, sizes))) is not None
         and then.speedup_interval is not None
         and one.speedup_interval is not None
     )
+
+
+def _compare_intervals(change: SpeedChange, before: Interval, now: Interval) -> SpeedChange:
+    """Return the change, unclear if one interval spans more than two runs differ by themselves."""
+    wide = any(one.high > one.low * MOST_CHANGE for one in (before, now))
+    return replace(change, unclear=wide and not (change.slower or change.faster))
 
 
 def _times_by_point(rows: Sequence[BenchmarkRow]) -> dict[tuple[str, frozenset[object]], RowTimes]:

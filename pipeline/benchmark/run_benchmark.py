@@ -148,6 +148,7 @@ def _make_row(spec: RowSpec, found: MeasuredRow, times: Sequence[RowTimes]) -> B
         accuracy=spec.accuracy,
         load=0.0 if found.opened is None else found.opened.load,
         first=0.0 if found.opened is None else found.opened.first,
+        opening=round(found.opening, 3),
         memory=found.memory,
         size=spec.size,
         threads=None if found.opened is None else found.opened.threads or None,

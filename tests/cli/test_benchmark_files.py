@@ -80,8 +80,9 @@ def test_the_earlier_benchmark_is_not_replaced(door: Door, tmp_path: Path) -> No
     ran = door("bench", tmp_path, "--compare", file, "--csv", file)
     assert ran.returncode == UsageError.exit_code
     assert json.loads(file.read_text(encoding="utf-8"))["folder"] == str(tmp_path)
-    ran = door("bench", tmp_path, "--compare", file)
-    assert "nothing was compared" in ran.stdout
+    found = json.loads(door("bench", tmp_path, "--compare", file, "--json").stdout)
+    assert found["compared"] == []
+    assert len(found["notes"]) == 1
 
 
 def test_a_project_with_one_run_model_is_a_list(
@@ -98,15 +99,35 @@ def test_a_project_with_one_run_model_is_a_list(
     assert "two: not measured" in ran.stderr
     assert (tmp_path / "page-one.html").is_file()
     assert not (tmp_path / "page.html").exists()
-    ran = door("bench", "modelc.toml", "--checkpoint", "net.pt")
+    ran = door("bench", "modelc.toml", "--checkpoint", "net.pt", "--json")
     assert ran.returncode == UsageError.exit_code
-    assert "--checkpoint has no effect" in ran.stderr
+    assert json.loads(ran.stdout)["errors"][0]["option"] == "checkpoint"
 
 
 def test_options_of_the_export_are_refused_with_a_folder(
     door: Door, digits_copy: Path, measured: list[Path]
 ) -> None:
-    ran = door("bench", digits_copy, "--overwrite")
+    ran = door("bench", digits_copy, "--overwrite", "--json")
     assert ran.returncode == UsageError.exit_code
-    assert "--overwrite has no effect" in ran.stderr
+    assert json.loads(ran.stdout)["errors"][0]["option"] == "overwrite"
     assert not measured
+
+
+def test_a_size_outside_of_the_domain_is_found_before_the_export(
+    door: Door, tmp_path: Path, measured: list[Path]
+) -> None:
+    torch.save({"weight": torch.ones(2)}, tmp_path / "net.pt")
+    model = ("--model", "modelc.tests.nets.small_nets:Net", "--input", "x:float32[n=1..4]")
+    ran = door("bench", tmp_path / "net.pt", *model, "--size", "n=9", "-o", tmp_path / "out")
+    assert ran.returncode == UsageError.exit_code
+    assert "n=9" in ran.stderr
+    assert not measured
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_files_that_were_written_are_named(door: Door, tmp_path: Path) -> None:
+    ran = door("bench", tmp_path, "--csv", tmp_path / "rows.csv", "--html", tmp_path / "page.html")
+    assert [line.split()[-1] for line in ran.stdout.splitlines() if line.startswith("wrote")] == [
+        str(tmp_path / "rows.csv"), str(tmp_path / "page.html"),
+    ]  # fmt: skip
+    assert "wrote" not in door("bench", tmp_path, "--csv", tmp_path / "rows.csv", "--quiet").stdout

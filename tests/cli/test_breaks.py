@@ -82,3 +82,11 @@ def test_validate_judges_the_compiled_module_alone(door: Door, digits_copy: Path
     assert (ran.returncode, "--compiled" in ran.stderr) == (2, True)
     ran = door("validate", digits_copy, "--compiled", "default", "--device", "cuda")
     assert (ran.returncode, "--device" in ran.stderr) == (2, True)
+
+
+def test_an_output_folder_says_which_model_it_is(door: Door, digits_copy: Path) -> None:
+    ran = door("inspect", digits_copy, "--breaks", "--json")
+    assert (ran.returncode, json.loads(ran.stdout)["fullgraph"]) == (0, True)
+    ran = door("inspect", digits_copy, "--breaks", "--model", "a:b", "--json")
+    assert ran.returncode == 2
+    assert json.loads(ran.stdout)["errors"][0]["option"] == "model"

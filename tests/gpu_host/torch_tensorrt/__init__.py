@@ -71,6 +71,7 @@ def _compile(exported_program: torch.export.ExportedProgram, **given: Any) -> to
     held = io.BytesIO()
     torch.export.save(exported_program, held)
     engine = base64.b64encode(held.getvalue()).decode()
+    _open_engine(engine)  # here, since the shapes of its outputs are found without real tensors
     graph = torch.fx.Graph()
     nodes = [graph.placeholder(f"input_{place}") for place in range(len(inputs))]
     called = graph.call_function(torch.ops.tensorrt.execute_engine.default, (nodes, engine))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from modelc.pipeline.benchmark.benchmark_records import (
 from modelc.pipeline.benchmark.benchmark_statistics import (
     compare_reports,
     compare_speedups,
+    group_equals,
+    group_unclear,
     median_interval,
     pareto_front,
     ratio_interval,
@@ -116,16 +119,36 @@ def rows(speedup: float, *, width: float = 0.02, batch: int = 1) -> list[Benchma
         (rows(2.0), rows(1.6), "slower"),
         (rows(2.0), rows(2.5), "faster"),
         (rows(2.0), rows(1.96), ""),
-        (rows(2.0, width=0.3), rows(1.6), ""),
+        (rows(2.0, width=0.3), rows(1.6), "unclear"),
+        (rows(2.0), rows(2.0, width=0.1), "unclear"),
     ],
 )
 def test_a_speed_up_changes_only_beyond_both_intervals(
     before: list[BenchmarkRow], now: list[BenchmarkRow], change: str
 ) -> None:
     (found,) = compare_speedups(before, now)
-    assert [name for name in ("slower", "faster") if getattr(found, name)] == [change] * bool(
-        change
-    )
+    states = [name for name in ("slower", "faster", "unclear") if getattr(found, name)]
+    assert states == ([change] if change else [])
+
+
+def row_at(name: str, equals: tuple[str, ...], unclear: tuple[str, ...] = ()) -> tuple[
+    BenchmarkRow, RowTimes
+]:  # fmt: skip
+    (row,) = rows(1.0)
+    return replace(row, name=name), replace(row.times[0], equals=equals, unclear=unclear)
+
+
+def test_rows_that_are_equal_are_named_once() -> None:
+    found = [
+        row_at("a", ("b",)), row_at("b", ("a", "c", "d")), row_at("c", ("b", "d")),
+        row_at("d", ("b", "c")), row_at("e", ()),
+    ]  # fmt: skip
+    assert group_equals(found) == (("b", "a", "c", "d"),)
+
+
+def test_a_pair_that_is_not_known_is_named_once() -> None:
+    found = [row_at("a", (), ("b", "c")), row_at("b", (), ("a",)), row_at("c", (), ("a",))]
+    assert group_unclear(found) == (("a", ("b", "c")),)
 
 
 def report(folder: str, *found: BenchmarkRow, threads: int = 1) -> BenchmarkReport:
@@ -144,12 +167,14 @@ def test_a_comparison_says_what_it_cannot_compare() -> None:
     same = compare_reports([report("out", *rows(1.0))], now)
     assert same.compared
     assert not same.notes
-    (note,) = compare_reports([report("out", *rows(1.0, batch=2))], now).notes
-    assert "nothing was compared" in note
-    (note,) = compare_reports([report("out", *rows(1.0), threads=4)], now).notes
-    assert "threads 4" in note
-    (note,) = compare_reports([report("else", *rows(1.0))], now, several=True).notes
-    assert "nothing was compared" in note
+    for other in (
+        compare_reports([report("out", *rows(1.0, batch=2))], now),
+        compare_reports([report("else", *rows(1.0))], now, several=True),
+    ):
+        assert (other.compared, len(other.notes)) == ((), 1)
+    threads = compare_reports([report("out", *rows(1.0), threads=4)], now)
+    assert threads.compared
+    assert len(threads.notes) == 1
 
 
 def test_other_points_are_not_compared() -> None:
