@@ -59,7 +59,8 @@ def _can_try(step: Step, parent: Artifact, order: Order) -> bool:
     exact = step.wanted.precision is Precision.FP32
     half_weights = step.wanted.precision is Precision.FP16 and isinstance(step.target, FloatEnds)
     plain = (exact or half_weights) and not step.quantizers
-    return plain and order.capture is None and parent.capture is not None
+    here = step.pending is None  # else another host builds it
+    return plain and here and order.capture is None and parent.capture is not None
 
 
 def _other_capture_steps(step: Step, parent: Artifact) -> Iterator[Step]:

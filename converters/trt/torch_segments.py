@@ -1,9 +1,10 @@
 """The segments that torch-tensorrt would make of a program: engines, and what stays in torch.
 
 The plan needs neither the package nor a GPU. The operators are those after the package's
-decompositions; its other passes, which fuse or drop single operators, are left out. Nodes are
-collected in turns: all that are ready for TensorRT, then all that are ready for torch, and so on.
-A turn of TensorRT with fewer nodes than a block has joins the turn of torch before it.
+decompositions, without what is constant, and with max pools that return no indices; its other
+passes, which fuse or drop single operators, are left out. Nodes are collected in turns: all that
+are ready for TensorRT, then all that are ready for torch, and so on. A turn of TensorRT with fewer
+nodes than a block has joins the turn of torch before it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def plan_segments(
 
 
 def _lower(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
-    """Return the calls of the decomposed program whose results are used."""
+    """Return the calls of the decomposed program whose results are used and not constant."""
     import torch
 
     table = torch.export.default_decompositions()
@@ -69,6 +70,7 @@ def _lower(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
         if str(operator) in NOT_DECOMPOSED:
             del table[operator]
     lowered = program.run_decompositions(table)
+    _fuse_max_pools(lowered.graph)
     calls = [node for node in lowered.graph.nodes if node.op == "call_function"]
     used: set[torch.fx.Node] = set()
     for node in reversed(calls):
@@ -76,21 +78,44 @@ def _lower(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
             continue
         if any(user.op == "output" or user in used for user in node.users):
             used.add(node)
-    return [node for node in calls if node in used]
+    given = set(lowered.graph_signature.user_inputs)
+    varying = {node for node in lowered.graph.nodes if node.name in given}
+    for node in calls:
+        if not varying.isdisjoint(node.all_input_nodes) or _is_random(node):
+            varying.add(node)
+    return [node for node in calls if node in used and node in varying]
 
 
-def operator_name(node: torch.fx.Node) -> str:
-    """Return the name of the operator that a node calls: `aten.add.Tensor`, or `operator.add`."""
-    target: Any = node.target
-    if not hasattr(target, "overloadpacket") and hasattr(target, "__name__"):
-        owner = "torch" if target.__name__.startswith("sym_") else "operator"
-        return f"{owner}.{target.__name__}"
-    return str(target)
+def _fuse_max_pools(graph: torch.fx.Graph) -> None:
+    """Replace max pools whose indices are not used, as the package does, by ones without them."""
+    import operator
+
+    import torch
+
+    for node in list(graph.nodes):
+        name = operator_name(node) if node.op == "call_function" else ""
+        users = list(node.users)
+        if not name.startswith("aten.max_pool") or "_with_indices." not in name or len(users) != 1:
+            continue
+        (first,) = users
+        if first.target is not operator.getitem or first.args[1] != 0:
+            continue
+        packet = name.removeprefix("aten.").partition("_with_indices")[0]
+        with graph.inserting_after(first):
+            plain = graph.call_function(
+                getattr(torch.ops.aten, packet).default, node.args, node.kwargs
+            )
+        plain.meta = {**node.meta, "val": first.meta["val"]}
+        first.replace_all_uses_with(plain)
+        graph.erase_node(first)
+        graph.erase_node(node)
 
 
-def _matches(name: str, operators: Collection[str]) -> bool:
-    """Return whether a name, with or without its overload, is one of the operators."""
-    return any(one == name or one.rpartition(".")[0] == name for one in operators)
+def _is_random(node: torch.fx.Node) -> bool:
+    """Return whether a call draws numbers, so that its result is no constant."""
+    import torch
+
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def expand_operators(program: torch.export.ExportedProgram, names: Iterable[str]) -> set[str]:
