@@ -31,7 +31,7 @@ from .row_server import (
     TurnTimes,
     serve_row,
 )
-from .timed_turns import count_rounds, turn_seconds
+from .timed_turns import plan_rounds
 
 LOG = "benchmark"
 ALL_POINTS = "all points"  # the title of the measurement as a whole
@@ -242,18 +242,19 @@ class _BenchmarkRun:
         """Measure all rows at one point."""
         if not self.children:
             return
-        warm = {name: self.rows[name].warm[index].milliseconds / 1e3 for name in self.children}
-        count = count_rounds(seconds, list(warm.values()))
+        warm = [self.rows[name].warm[index].milliseconds / 1e3 for name in self.children]
+        rounds = plan_rounds(seconds, warm)
+        turns = dict(zip(self.children, rounds.turns, strict=True))
         title = f"measure {point}" if str(point) else "measure"
         generator = Random(_SEED + index)
         with self.progress.step(title, log=LOG) as clock:
-            for number in range(count):
+            for number in range(rounds.count):
                 names = list(self.children)
                 generator.shuffle(names)
                 for name in names:
-                    self._take_turn(name, index, turn_seconds(warm[name]))
-                self.progress.advance(title, number + 1, count)
-            clock.detail = f"{count} rounds of {len(self.children)} rows"
+                    self._take_turn(name, index, turns[name])
+                self.progress.advance(title, number + 1, rounds.count)
+            clock.detail = f"{rounds.count} rounds of {len(self.children)} rows"
 
     def _take_turn(self, name: str, index: int, seconds: float) -> None:
         child, row = self.children[name], self.rows[name]
