@@ -32,6 +32,11 @@ from .benchmark_rounds import MeasuredRow, measure_rows
 from .benchmark_statistics import summarize_point
 from .row_models import RowRequest
 
+_GROUPS = (
+    "memory is short: the rows were measured in {} groups, each beside eager; "
+    "speed-ups can be compared, times of different groups less so"
+)
+
 
 def benchmark_folder(
     folder: Path,
@@ -81,12 +86,12 @@ def benchmark_folder(
             )
             for number, row in enumerate(specs)
         ]
-        measured = measure_rows(
+        groups = measure_rows(
             requests, points, seconds=options.seconds, threads=threads, watch=watch,
             progress=progress, timeout=options.timeout,
         )  # fmt: skip
-    rows = _summarize(specs, measured, points)
-    absent = {name: row.absent for name, row in measured.items() if row.absent}
+    rows = _summarize(specs, groups, points)
+    absent = {name: row.absent for one in groups for name, row in one.items() if row.absent}
     report = BenchmarkReport(
         schema_version=SCHEMA_VERSION,
         modelc=__version__,
@@ -101,6 +106,7 @@ def benchmark_folder(
         rows=tuple(row for row in rows if row.name not in absent),
         elapsed=round(time.perf_counter() - began, 1),
         skipped={**skipped, **absent},
+        notes=(_GROUPS.format(len(groups)),) if len(groups) > 1 else (),
     )
     return _check_load(report, strict=options.strict)
 
@@ -117,21 +123,27 @@ def _check_device(device: str) -> None:
 
 
 def _summarize(
-    specs: Sequence[RowSpec], measured: Mapping[str, MeasuredRow], points: Sequence[BenchmarkPoint]
+    specs: Sequence[RowSpec],
+    groups: Sequence[Mapping[str, MeasuredRow]],
+    points: Sequence[BenchmarkPoint],
 ) -> tuple[BenchmarkRow, ...]:
+    """Return the rows with their times; the eager row, which every group has, is the first one's."""
     times: dict[str, list[RowTimes]] = {row.name: [] for row in specs}
-    for index, point in enumerate(points):
-        complete = {
-            name: row.turns[index]
-            for name, row in measured.items()
-            if not row.failure and index in row.turns
-        }
+    for number, measured in enumerate(groups):
         several = {
             name: row.opened.in_flight for name, row in measured.items() if row.opened is not None
         }
-        for name, one in summarize_point(complete, point, several, EAGER_ROW).items():
-            times[name].append(one)
-    return tuple(_make_row(row, measured[row.name], times[row.name]) for row in specs)
+        for index, point in enumerate(points):
+            complete = {
+                name: row.turns[index]
+                for name, row in measured.items()
+                if not row.failure and index in row.turns
+            }
+            for name, one in summarize_point(complete, point, several, EAGER_ROW).items():
+                if number == 0 or name != EAGER_ROW:
+                    times[name].append(one)
+    found = {name: row for one in reversed(groups) for name, row in one.items()}
+    return tuple(_make_row(row, found[row.name], times[row.name]) for row in specs)
 
 
 def _make_row(spec: RowSpec, found: MeasuredRow, times: Sequence[RowTimes]) -> BenchmarkRow:
