@@ -235,7 +235,7 @@ def _cost_table(results: Sequence[SeedResult]) -> list[str]:
                 export if number == 1 else "",
             ))  # fmt: skip
     head = ("model", ">benchmark", "date", ">load of others", "too loaded", "threads", ">measured",
-            ">to open and warm up", ">elapsed", ">the rest of it / measured", ">export")  # fmt: skip
+            ">to open and warm up", ">elapsed", ">the rest / measured", ">export")  # fmt: skip
     return _table(head, rows)
 
 

@@ -105,8 +105,9 @@ def _replace_bias(
         steps.astype(np.int32), scale.astype(np.float32).reshape(shape), np.zeros(shape, np.int32),
     )  # fmt: skip
     graph.initializer.extend(map(numpy_helper.from_array, arrays, names))
-    axis = {"axis": 0} if shape else {}
-    made = helper.make_node(DEQUANTIZE, names, [f"{stem}_dequantized"], name=f"{stem}_DQ", **axis)
+    made = helper.make_node(DEQUANTIZE, names, [f"{stem}_dequantized"], name=f"{stem}_DQ")
+    if shape:
+        made.attribute.append(helper.make_attribute("axis", 0))
     graph.node.append(made)  # the nodes are sorted afterwards
     reader.input[place] = made.output[0]
     return True

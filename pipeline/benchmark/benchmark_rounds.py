@@ -263,7 +263,7 @@ class _BenchmarkRun:
                 self._fail(name, error)
                 clock.detail, clock.passed = str(error), error.absent
         row.opening = time.perf_counter() - began
-        return max(before - psutil.virtual_memory().available, 0)
+        return max(int(before - psutil.virtual_memory().available), 0)
 
     def measure(self, index: int, point: BenchmarkPoint, seconds: float) -> None:
         """Measure all rows at one point."""

@@ -32,11 +32,6 @@ from .benchmark_rounds import MeasuredRow, measure_rows
 from .benchmark_statistics import summarize_point
 from .row_models import RowRequest
 
-_GROUPS = (
-    "memory is short: the rows were measured in {} groups, each beside eager; "
-    "speed-ups can be compared, times of different groups less so"
-)
-
 
 def benchmark_folder(
     folder: Path,
@@ -106,9 +101,8 @@ def benchmark_folder(
         rows=tuple(row for row in rows if row.name not in absent),
         elapsed=round(time.perf_counter() - began, 1),
         skipped={**skipped, **absent},
-        notes=(_GROUPS.format(len(groups)),) if len(groups) > 1 else (),
     )
-    return _check_load(report, strict=options.strict)
+    return _add_notes(report, groups=len(groups), strict=options.strict)
 
 
 def _check_device(device: str) -> None:
@@ -127,7 +121,7 @@ def _summarize(
     groups: Sequence[Mapping[str, MeasuredRow]],
     points: Sequence[BenchmarkPoint],
 ) -> tuple[BenchmarkRow, ...]:
-    """Return the rows with their times; the eager row, which every group has, is the first one's."""
+    """Return the rows with their times; of the eager row, which all groups have, the first ones."""
     times: dict[str, list[RowTimes]] = {row.name: [] for row in specs}
     for number, measured in enumerate(groups):
         several = {
@@ -169,12 +163,18 @@ def _make_row(spec: RowSpec, found: MeasuredRow, times: Sequence[RowTimes]) -> B
     )
 
 
-def _check_load(report: BenchmarkReport, *, strict: bool) -> BenchmarkReport:
-    """Note that other processes disturbed the benchmark.
+def _add_notes(report: BenchmarkReport, *, groups: int, strict: bool) -> BenchmarkReport:
+    """Note that rows were measured in groups, and that other processes disturbed the benchmark.
 
     Raises:
         RunnerError: they did, and `strict`.
     """
+    if groups > 1:
+        text = (
+            f"memory is short: the rows were measured in {groups} groups, each beside eager; "
+            "times of different groups are less comparable than speed-ups"
+        )
+        report = replace(report, notes=(*report.notes, text))
     if not report.machine.loaded:
         return report
     text = (
