@@ -13,6 +13,7 @@ _PADDING = 7  # position of `padding_idx` after the weight
 _END = (1 << 63) - 1
 _FLOAT, _INT64, _BOOL, _DOUBLE = 1, 7, 9, 11  # onnx.TensorProto
 _ATTENTION = 23  # the first opset with an attention operator
+_MATRIX, _HEADED = 2, 4  # dims of one matrix, and of a batch of matrices by head
 
 
 def pad(op: Any, self: Any, pad: Sequence[Any], mode: str = "constant", value: Any = None) -> Any:
@@ -55,7 +56,15 @@ def attention(  # noqa: PLR0913, PLR0917 - the operator's own
     """Translate as the exporter does, with 0 for a query whose mask hides all keys, as in torch.
 
     ONNX's Softmax gives NaN in such a row, or the mean over all keys, depending on the fill value.
+    The exporter takes four dims alone: tensors without heads, or without a batch, get them here.
     """
+    if len(query.shape) < _HEADED:
+        axes = [1] if len(query.shape) > _MATRIX else [0, 1]
+        if attn_mask is not None and len(attn_mask.shape) == len(query.shape) > _MATRIX:
+            attn_mask = _unsqueeze(op, attn_mask, axes)
+        query, key, value = (_unsqueeze(op, one, axes) for one in (query, key, value))
+        given = (attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return op.Squeeze(attention(op, query, key, value, *given), axes)
     if op.version >= _ATTENTION:
         from torch.onnx._internal.exporter._torchlib.ops.nn import (
             aten_scaled_dot_product_attention_23 as written,
@@ -73,6 +82,21 @@ def attention(  # noqa: PLR0913, PLR0917 - the operator's own
     visible = attn_mask if is_bool else op.Greater(attn_mask, fill)
     keys = op.ReduceMax(op.Cast(visible, to=_INT64), [-1], keepdims=1)
     return op.Where(op.Greater(keys, 0), found, op.CastLike(0.0, found))
+
+
+def _unsqueeze(op: Any, value: Any, axes: Sequence[int]) -> Any:
+    """Insert dims of size 1, and set the shape of the result, which the exporter asks for."""
+    made = op.Unsqueeze(value, list(axes))
+    if made.shape is None:
+        from onnxscript import ir
+
+        sizes = list(value.shape)
+        for axis in axes:
+            sizes.insert(axis, 1)
+        made.shape = ir.Shape(sizes)
+    if made.dtype is None:
+        made.dtype = value.dtype
+    return made
 
 
 def reduce_embedding_bag(  # noqa: PLR0913, PLR0917 - the operator's own

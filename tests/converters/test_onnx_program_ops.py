@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -157,3 +158,28 @@ def test_a_mask_of_attention_may_have_one_row(job_of: JobOf, opset: int) -> None
         keys[:, 0] = True
         feeds.append({"x": x, "keys": keys})
     assert_agrees(job, feeds)
+
+
+ATTENTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "without-heads": lambda x: functional.scaled_dot_product_attention(x, x + 1, x),
+    "causal": lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "scaled": lambda x: functional.scaled_dot_product_attention(x, x, x, scale=0.3),
+    "mask-of-all": lambda x: functional.scaled_dot_product_attention(
+        x, x, x, attn_mask=torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+    ),
+    "mask-of-each": lambda x: functional.scaled_dot_product_attention(
+        x, x, x, attn_mask=(x[:, :, :1] * x[:, None, :, 0])
+    ),
+    "mask-of-keys": lambda x: functional.scaled_dot_product_attention(
+        x, x, x, attn_mask=x[:, None, :, 0] > -9
+    ),
+    "matrices": lambda x: functional.scaled_dot_product_attention(x[0], x[0] + 1, x[0]),
+}
+
+
+@pytest.mark.parametrize("opset", [20, 23])
+def test_attention_without_heads_or_batch(job_of: JobOf, opset: int) -> None:
+    job = job_of_calls(job_of, ATTENTIONS, "x:float32[batch=1..4,seq=2..9,8]")
+    job = replace(job, opset=opset)
+    assert_agrees(job, [{"x": normal(2, size, 8)} for size in (2, 5, 9)])
+    assert_agrees(job, [{"x": normal(batch, 3, 8)} for batch in (1, 4)])
