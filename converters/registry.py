@@ -236,8 +236,11 @@ def plugin_faults(targets: tuple[Target, ...] = TARGETS) -> tuple[str, ...]:
 
 
 def is_stage(target: Target, targets: tuple[Target, ...] = TARGETS) -> bool:
-    """Return whether the target is only a stage on the way to a deferred one: nobody runs it."""
-    return any(
+    """Return whether the target is only a stage on the way to a deferred one: nobody runs it.
+
+    A target that is captured from the module is run, too, though others are made from it.
+    """
+    return not target.CAPTURES and any(
         origin.partition(":")[0] == target.NAME
         for one in targets
         if isinstance(one, Deferred)
