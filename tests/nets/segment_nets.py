@@ -56,7 +56,7 @@ class Related(nn.Module):
         self.left, self.right = nn.Linear(4, 8), nn.Linear(4, 8)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        twice = torch.tanh(self.right(y)).unflatten(1, (x.shape[1], 2)).sum(2)
+        twice: Tensor = torch.tanh(self.right(y)).reshape(len(x), x.shape[1], 2, 8).sum(2)
         return torch.relu(self.left(x)) * twice + twice
 
 
