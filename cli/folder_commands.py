@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.errors import ErrorCode, Hint, Option, UsageError
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError
 from ..core.segments import SegmentOptions
 from ..pipeline.call_options import CallOptions, InspectChoice
 from ..pipeline.manifest_file import MANIFEST_FILE
@@ -16,6 +17,9 @@ from ..pipeline.option_table import JudgingOptions, SourceOptions
 from .command_options import refuse, with_options
 from .judging_options import parse_formats
 from .run_options import file_move, load_public_key, process_bounds, run_call
+
+if TYPE_CHECKING:
+    from ..pipeline.order import Source
 
 _RECORDED = ("model", "model-arg", "method", "weights-key", "input", "static", "drop-output")
 
@@ -167,13 +171,32 @@ def _read_segments(given: Given) -> SegmentOptions | None:
     return None
 
 
+def _read_recorded(folder: Path, given: Given) -> Source:
+    """Return the model of an output folder with its recorded inputs.
+
+    Raises:
+        CheckpointError: the checkpoint is not where it was; the hint is one that inspect takes.
+    """
+    from ..pipeline.recorded_run import load_manifest, source_from_record
+
+    manifest = load_manifest(folder)
+    try:
+        source = source_from_record(manifest, folder, file_move(given))
+    except CheckpointError as error:
+        if error.option != "checkpoint":
+            raise
+        hint = Hint("give the checkpoint in place of the folder, with ", Option("model"), " and ",
+                    Option("input"))  # fmt: skip
+        raise error.at(error.place, hint=hint) from error
+    return replace(source, inputs=tuple(map(str, manifest.signature.inputs)))
+
+
 def _inspect_breaks(path: Path, given: Given) -> None:
     """Compile the model of a checkpoint with dynamo, and show what came of it."""
     from ..core.compile_records import CompileReport
     from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.make_order import make_judging, make_source
     from ..pipeline.manifest_file import encode_json
-    from ..pipeline.recorded_run import load_manifest, source_from_record
     from .console import Screen, show_json
     from .judging_options import read_limits
     from .render_breaks import show_breaks
@@ -181,7 +204,7 @@ def _inspect_breaks(path: Path, given: Given) -> None:
     call = read_record(CallOptions, given)
     if (path / MANIFEST_FILE).is_file():
         refuse(given, _RECORDED, f"with the output folder {path}", "pass the checkpoint")
-        source = source_from_record(load_manifest(path), path, file_move(given))
+        source = _read_recorded(path, given)
     else:
         source = make_source(path, given)
     arguments = {

@@ -72,7 +72,8 @@ def read_record(path: Path) -> dict[str, Any]:
                     hint="export it again; modelc writes one short record",
                 )
             record = json.loads(archive.read(inside[0]))
-    except (OSError, zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError,
+            RecursionError) as error:  # fmt: skip
         raise RunnerError(f"{path.name}: {first_line(error)}", hint="export it again") from error
     if not isinstance(record, dict):
         raise RunnerError(f"{path.name} contains no valid modelc metadata", hint="export it again")
@@ -113,11 +114,30 @@ def describe_program(
 
 
 def inspect_record(target: str, record: Mapping[str, Any], facts: Mapping[str, str]) -> Inspection:
-    """Return the description of a file from its record, with the facts that it has besides."""
+    """Return the description of a file from its record, with the facts that it has besides.
+
+    Raises:
+        RunnerError: the record's entries have other types.
+    """
+    try:
+        return _read_inspection(target, record, facts)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RunnerError(
+            f"its record of the model is invalid: {type(error).__name__}: {first_line(error)}",
+            hint="export it again",
+            code=ErrorCode.CORRUPT_FILE,
+        ) from error
+
+
+def _read_inspection(
+    target: str, record: Mapping[str, Any], facts: Mapping[str, str]
+) -> Inspection:
     inside = record.get(INSIDE, {})
     inputs, outputs = (
         tuple(
-            TensorInfo(name=info["name"], dtype=info["dtype"], dims=tuple(info["dims"]))
+            TensorInfo(
+                name=str(info["name"]), dtype=str(info["dtype"]), dims=tuple(map(str, info["dims"]))
+            )
             for info in inside.get(key, ())
         )
         for key in ("inputs", "outputs")
@@ -127,10 +147,14 @@ def inspect_record(target: str, record: Mapping[str, Any], facts: Mapping[str, s
         inputs=inputs,
         outputs=outputs,
         facts={**facts, "ranges": str(inside.get("ranges", ""))},
-        weights=dict(inside.get("weights", {})),
-        operators=dict(inside.get("operators", {})),
+        weights=_read_counts(inside.get("weights", {})),
+        operators=_read_counts(inside.get("operators", {})),
         metadata=record_origin(record),
     )
+
+
+def _read_counts(entry: Mapping[str, Any]) -> dict[str, int]:
+    return {str(name): int(count) for name, count in entry.items()}
 
 
 _MADE_HERE: set[str] = set()  # digests of files that this process made, whose code is its own

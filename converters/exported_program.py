@@ -23,7 +23,7 @@ from ..core.contract import (
     Readiness,
     Runner,
 )
-from ..core.errors import CheckpointError, ModelcError, RunnerError
+from ..core.errors import CheckpointError, ConversionError, ModelcError, RunnerError, first_line
 from ..core.kinds import Capture, Precision
 from ..core.segments import SegmentOptions, SegmentPlan
 from ..core.signature import Signature
@@ -171,11 +171,27 @@ def load_program(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, An
     try:
         refuse_archive_code(path)
         program = torch.export.load(str(path), extra_files=extra)
+        _drop_derived_ranges(program)
         return program, parse_call_record(extra[RECORD])
     except ModelcError:
         raise
     except Exception as error:
         raise runner_error("torch.export.load", error) from error
+
+
+def _drop_derived_ranges(program: torch.export.ExportedProgram) -> None:
+    """Remove the ranges of sizes such as 2*seq from the loaded program's table of symbols.
+
+    torch 2.13 loads them as keys of that table, and its decompositions accept symbols alone. The
+    program still checks them: it keeps `range_constraints` of its own.
+    """
+    for node in program.graph.nodes:
+        mode = getattr(node.meta.get("val"), "fake_mode", None)
+        if mode is not None and mode.shape_env is not None:
+            ranges = mode.shape_env.var_to_range
+            for size in [one for one in ranges if not one.is_Symbol]:
+                del ranges[size]
+            return
 
 
 def judge_settings(device: str) -> Mapping[str, str]:
@@ -240,11 +256,29 @@ def plan_path(path: Path, options: SegmentOptions) -> SegmentPlan:
     """Return the segments that torch-tensorrt would make of the program.
 
     Raises:
+        ConversionError: torch cannot lower it.
         RunnerError: torch cannot open it.
         UsageError: the program lacks an operator of `options`.
     """
-    program, _ = load_program(path)
-    return plan_segments(program, options)
+    return plan_program(load_program(path)[0], options)
+
+
+def plan_program(program: torch.export.ExportedProgram, options: SegmentOptions) -> SegmentPlan:
+    """Return the segments that torch-tensorrt would make of a loaded program.
+
+    Raises:
+        ConversionError: torch cannot lower it.
+        UsageError: the program lacks an operator of `options`.
+    """
+    try:
+        return plan_segments(program, options)
+    except ModelcError:
+        raise
+    except Exception as error:  # torch raises anything
+        raise ConversionError(
+            f"torch cannot lower the program: {type(error).__name__}: {first_line(error)}",
+            hint="export it again with the installed torch, or with --static for its dims",
+        ) from error
 
 
 def coverage(path: Path, example: Feed, device: str) -> None:

@@ -46,7 +46,7 @@ from .archive_records import (
     read_torch_metadata,
     trust_file,
 )
-from .exported_program import has_engines, is_archive, load_program
+from .exported_program import has_engines, is_archive, load_program, plan_program
 from .installed_packages import package_versions
 from .runner_base import TorchRunner, check_device, runner_error
 from .trt.engine_options import (
@@ -57,7 +57,7 @@ from .trt.engine_options import (
     profile_text,
 )
 from .trt.engine_profiles import find_unbounded, profiles_for
-from .trt.torch_segments import expand_operators, plan_segments
+from .trt.torch_segments import expand_operators
 from .trt.trt_installation import (
     TrtLibrary,
     find_tensorrt,
@@ -137,7 +137,7 @@ def preflight(job: Job) -> Preflight:
     program, _ = load_program(_parent_of(job))
     options = parse_options(job.settings)
     asked = SegmentOptions(min_block_size=options.min_block_size, torch_ops=options.torch_ops)
-    plan = plan_segments(program, asked)
+    plan = plan_program(program, asked)
     return Preflight(
         blockers=() if any(one.engine for one in plan.segments) else (_describe_no_engine(plan),),
         warnings=tuple(_describe_left_out(plan)),

@@ -209,6 +209,9 @@ _LACKING: Mapping[TrtLibrary, Mapping[str, str]] = {
 }
 
 
+_FLAGS = {"profiles": "profile"}  # settings whose option has another name
+
+
 def check_libraries(settings: Mapping[str, str], libraries: Collection[TrtLibrary]) -> None:
     """Check that one of the libraries has each option that is given.
 
@@ -219,7 +222,7 @@ def check_libraries(settings: Mapping[str, str], libraries: Collection[TrtLibrar
     for key in settings:
         reasons = [_LACKING[library].get(key, "") for library in libraries]
         if reasons and all(reasons):
-            name = key.replace("_", "-")
+            name = _FLAGS.get(key, key.replace("_", "-"))
             raise UsageError(
                 f"{libraries[0]} does not have --{name}: {reasons[0]}",
                 hint="leave it out",

@@ -17,12 +17,13 @@ from ...core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_err
 from ...core.kinds import Precision
 from ...core.manifest import Manifest
 from ...core.records import Artifact
-from ...core.signature import Signature
+from ...core.signature import Dim, Signature
 from ...core.target_extensions import Deployable
 from ..order import Source
 from .benchmark_records import EAGER_ROW
 
 _SECONDS, _THREADS = (0.1, 3600.0), (1, 4096)
+_BATCH = "batch"
 PASSED, REJECTED, UNJUDGED = "passed", "rejected", "not judged"
 
 
@@ -100,7 +101,7 @@ def plan_points(signature: Signature, options: BenchmarkOptions) -> tuple[Benchm
     Raises:
         UsageError: a dim is unknown, or a size is outside of its range.
     """
-    batch = FeedForm.of(signature).batch
+    batch = _find_batch(signature)
     swept = dict(options.sizes)
     if options.batch:
         if batch is None or batch.name is None:
@@ -120,6 +121,13 @@ def plan_points(signature: Signature, options: BenchmarkOptions) -> tuple[Benchm
         at = {**base, **dict(zip(swept, combination, strict=True))}
         points.append(BenchmarkPoint(sizes=at, samples=1 if batch is None else batch.size(at)))
     return tuple(points)
+
+
+def _find_batch(signature: Signature) -> Dim | None:
+    """Return the dim whose size counts samples: one called `batch` wherever it stands."""
+    dims = (dim for spec in signature.inputs for dim in spec.dims)
+    named = (dim for dim in dims if (dim.name or "").casefold() == _BATCH)
+    return next(named, None) or FeedForm.of(signature).batch
 
 
 def _check_sizes(name: str, sizes: Sequence[int], signature: Signature) -> None:
@@ -272,7 +280,11 @@ def _select(
     for pattern in only:
         if any(fnmatchcase(row.name, pattern) for row in rows):
             continue
-        left = [f"{name}: {why}" for name, why in skipped.items() if fnmatchcase(name, pattern)]
+        left = [
+            f"{name}: {why}"
+            for name, why in skipped.items()
+            if any(fnmatchcase(one, pattern) for one in (name, name.removeprefix("rejected/")))
+        ]
         raise UsageError(
             f"--row {pattern} fits no row" + (f" that is measured: {left[0]}" if left else ""),
             hint=Hint(f"the rows are {', '.join(row.name for row in rows)}"),

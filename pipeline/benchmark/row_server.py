@@ -21,6 +21,7 @@ from ...checkpoints.sample_inputs import read_samples
 from ...checkpoints.user_code import register_folders
 from ...core.children.child_call import ParentConnection
 from ...core.contract import Feed
+from ...core.errors import ModelcError, RunnerError, first_line
 from ...core.nested_values import is_loader_spec
 from ...validators.feeds import FeedDrawer
 from .row_models import Agreement, Call, RowRequest, open_row
@@ -86,6 +87,18 @@ def serve_row(
     Raises:
         ModelcError: the model cannot be opened or run.
     """
+    try:
+        return _serve_orders(request, parent, change)
+    except ModelcError:
+        raise
+    except Exception as error:  # torch and runtimes raise anything
+        text = f"{type(error).__name__}: {first_line(error)}"
+        raise RunnerError(text, hint=f"leave the row {request.row.name} out with --row") from error
+
+
+def _serve_orders(
+    request: RowRequest, parent: ParentConnection, change: Callable[[Call], Call]
+) -> RowClosed:
     if request.cores:
         import psutil
 

@@ -205,10 +205,12 @@ def read_reports(path: Path) -> tuple[BenchmarkReport, ...]:
         )
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", hint=hint) from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"{path} is not a benchmark of modelc: {first_line(error)}", hint=hint
         ) from error
+    if not reports:
+        raise UsageError(f"{path} has no benchmark", hint=hint)
     for one in reports:
         if one.schema_version != SCHEMA_VERSION:
             raise UsageError(

@@ -87,6 +87,17 @@ def test_validate_judges_the_compiled_module_alone(door: Door, digits_copy: Path
 def test_an_output_folder_says_which_model_it_is(door: Door, digits_copy: Path) -> None:
     ran = door("inspect", digits_copy, "--breaks", "--json")
     assert (ran.returncode, json.loads(ran.stdout)["fullgraph"]) == (0, True)
+    manifest = digits_copy / "manifest.json"
+    recorded = json.loads(manifest.read_text("utf-8"))
+    recorded["feeds"]["samples"] = None  # as exported with --input alone
+    manifest.write_text(json.dumps(recorded), encoding="utf-8")
+    ran = door("inspect", digits_copy, "--breaks", "--json")
+    assert (ran.returncode, json.loads(ran.stdout)["fullgraph"]) == (0, True)
+    recorded["checkpoint"]["path"] = "gone.safetensors"
+    manifest.write_text(json.dumps(recorded), encoding="utf-8")
+    ran = door("inspect", digits_copy, "--breaks", "--json")
+    assert ran.returncode == 3
+    assert "--checkpoint" not in ran.stdout  # inspect has no such option
     ran = door("inspect", digits_copy, "--breaks", "--model", "a:b", "--json")
     assert ran.returncode == 2
     assert json.loads(ran.stdout)["errors"][0]["option"] == "model"

@@ -48,6 +48,18 @@ class Whole(nn.Module):
         return found
 
 
+class Related(nn.Module):
+    """The second input is twice as long as the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 8), nn.Linear(4, 8)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        twice: Tensor = torch.tanh(self.right(y)).reshape(len(x), x.shape[1], 2, 8).sum(2)
+        return torch.relu(self.left(x)) * twice + twice
+
+
 SHAPES = {Middle: (2, 1, 8, 8), Branches: (2, 8), Whole: (2, 5, 16)}
 
 
@@ -59,3 +71,13 @@ def export_net(kind: type[nn.Module], *, dynamic: bool) -> torch.export.Exported
     with torch.no_grad():
         net, x = kind().eval(), torch.randn(SHAPES[kind])
         return torch.export.export(net, (x,), dynamic_shapes=shapes)
+
+
+def export_related() -> torch.export.ExportedProgram:
+    """The program of `Related`, with sizes `seq` and `2*seq`."""
+    seq = torch.export.Dim("seq", min=1, max=8)
+    with torch.no_grad():
+        inputs = torch.randn(2, 4, 4), torch.randn(2, 8, 4)
+        return torch.export.export(
+            Related().eval(), inputs, dynamic_shapes=({1: seq}, {1: 2 * seq})
+        )

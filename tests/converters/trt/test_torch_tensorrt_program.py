@@ -12,16 +12,17 @@ import torch
 
 from modelc.converters import aoti_package, exported_program
 from modelc.converters import torch_tensorrt_program as target
-from modelc.converters.archive_records import read_targets
+from modelc.converters.archive_records import INSIDE, read_targets
 from modelc.converters.registry import target_for
-from modelc.converters.trt.engine_options import EngineOptions, parse_options
-from modelc.core.contract import Job
-from modelc.core.errors import ErrorCode, RunnerError, UsageError
+from modelc.converters.trt.engine_options import EngineOptions, check_libraries, parse_options
+from modelc.converters.trt.trt_installation import TrtLibrary
+from modelc.core.contract import RECORD, Job
+from modelc.core.errors import ConversionError, ErrorCode, RunnerError, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
 from modelc.core.signature import Signature, merge_inputs
 
-from ...nets.segment_nets import Middle, Whole, export_net
+from ...nets.segment_nets import Middle, Whole, export_net, export_related
 from ...reasons import has_code
 
 SURFACE: dict[str, Any] = json.loads(
@@ -112,8 +113,35 @@ def test_a_program_without_engines_is_a_blocker(tmp_path: Path) -> None:
     assert len(found.blockers) == 1
 
 
-def with_engine(folder: Path) -> Path:
-    """A program that calls an engine, as far as its graph says."""
+def test_a_program_with_a_size_that_follows_from_another_is_planned(tmp_path: Path) -> None:
+    job = job_for(tmp_path, export_related(), min_block_size="1")
+    assert not target.preflight(job).blockers
+    program, _ = exported_program.load_program(tmp_path / "model.pt2")
+    assert any("*" in str(size) for size in program.range_constraints)  # still checked
+
+
+def test_a_program_that_torch_cannot_lower_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("a bug of torch")
+
+    monkeypatch.setattr(exported_program, "plan_segments", fail)
+    with pytest.raises(ConversionError):
+        target.preflight(job_for(tmp_path, export_net(Whole, dynamic=False)))
+
+
+@pytest.mark.parametrize(
+    ("setting", "option"),
+    [("profiles", "profile"), ("strip_weights", "strip-weights"), ("plugins", "plugins")],
+)
+def test_an_option_that_it_lacks_is_named_as_it_is_typed(setting: str, option: str) -> None:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, option=option)):
+        check_libraries({setting: "a"}, [TrtLibrary.TORCH])
+
+
+def with_engine(folder: Path, record: str = "") -> Path:
+    """A program that calls an engine, as far as its graph says, and a record of how to call it."""
     plain, path = folder / "plain.pt2", folder / "model.trt.pt2"
     torch.export.save(export_net(Middle, dynamic=True), plain)
     with zipfile.ZipFile(plain) as old, zipfile.ZipFile(path, "w") as new:
@@ -123,6 +151,8 @@ def with_engine(folder: Path) -> Path:
                 data = data.replace(b"torch.ops.aten.relu.default",
                                     b"torch.ops.tensorrt.execute_engine.default")  # fmt: skip
             new.writestr(one.filename, data)
+        if record:
+            new.writestr(f"model/extra/{RECORD}", record)
     return path
 
 
@@ -150,3 +180,21 @@ def test_inspect_counts_engines_without_opening_them(tmp_path: Path) -> None:
     found = target.inspect(with_engine(tmp_path))
     assert found.facts["engines"] == "1"
     assert int(found.facts["operators in torch"]) > 5
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        [1], {"inputs": [{"name": 1}]}, {"outputs": 5}, {"weights": {"float32": "many"}},
+        {"weights": {"float32": float("inf")}}, {"operators": {"a": None}}, {"operators": "x"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_record_with_other_types_is_an_error(tmp_path: Path, inside: object) -> None:
+    with pytest.raises(RunnerError, check=has_code(ErrorCode.CORRUPT_FILE)):
+        target.inspect(with_engine(tmp_path, json.dumps({INSIDE: inside})))
+
+
+def test_a_record_that_is_nested_too_deeply_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RunnerError):
+        target.inspect(with_engine(tmp_path, "[" * 200_000 + "]" * 200_000))

@@ -11,8 +11,8 @@ from modelc.pipeline.benchmark.row_server import RowClosed, serve_row
 
 
 def crash(request: RowRequest, parent: ParentConnection) -> RowClosed:
-    """Serve the row named `dies` by a crash after its first answer."""
-    if request.row.name != "dies":
+    """Serve the row named `dies` by a crash after its first answer, `raises` by a KeyError."""
+    if request.row.name not in ("dies", "raises"):
         return serve_row(request, parent)
 
     runs = iter(range(9))
@@ -20,6 +20,8 @@ def crash(request: RowRequest, parent: ParentConnection) -> RowClosed:
     def change(call: Call) -> Call:
         def counted() -> object:
             if next(runs):
+                if request.row.name == "raises":
+                    raise KeyError("missing")
                 os.kill(os.getpid(), signal.SIGKILL)
             return call()
 

@@ -49,7 +49,17 @@ def test_a_document_is_read_as_it_was_written(several: bool, tmp_path: Path) -> 
     assert list(read_reports(file)) == reports
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"benchmarks": [{}]}', '{"schema_version": 1}'])
+_DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", '{"benchmarks": [{}]}', '{"schema_version": 1}', '{"benchmarks": []}',
+        f'{{"benchmarks": {_DEEP}}}',
+    ],
+    ids=lambda text: text[:30],
+)  # fmt: skip
 def test_another_document_is_an_error(text: str, tmp_path: Path) -> None:
     file = tmp_path / "other.json"
     file.write_text(text, encoding="utf-8")

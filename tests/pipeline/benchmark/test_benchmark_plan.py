@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from modelc.converters.registry import is_stage, target_named
 from modelc.core.compile_records import compile_settings
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
 from modelc.pipeline.benchmark.benchmark_plan import (
     BenchmarkOptions,
+    default_targets,
     plan_points,
     plan_rows,
     read_variants,
@@ -59,6 +61,13 @@ def test_a_size_outside_of_the_domain_is_an_error(
 ) -> None:
     with pytest.raises(UsageError, check=has_code(code)):
         plan_points(IDS, options)
+
+
+def test_the_batch_need_not_be_the_first_dim() -> None:
+    given = signature("x:float32[seq=1..16,batch=1..8,4]")
+    points = plan_points(given, BenchmarkOptions(batch=(2, 8)))
+    assert [(one.sizes["batch"], one.samples) for one in points] == [(2, 2), (8, 8)]
+    assert {one.sizes["seq"] for one in points} == {given.opt_sizes["seq"]}
 
 
 def test_a_fixed_batch_cannot_be_swept() -> None:
@@ -110,6 +119,25 @@ def test_the_error_says_why_a_wanted_row_is_left_out(
     options = BenchmarkOptions(only=("onnx",))
     with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming="model.onnx")):
         plan_rows(load_manifest(exported_digits), digits_source, options, unusable=unusable)
+
+
+def test_the_error_finds_a_rejected_artifact_by_its_plain_name(
+    exported_digits: Path, digits_source: Source
+) -> None:
+    manifest = load_manifest(exported_digits)
+    artifacts = tuple(
+        replace(one, name=f"rejected/{one.name}", rejected=True) if one.name == "onnx" else one
+        for one in manifest.artifacts
+    )
+    changed = replace(manifest, artifacts=artifacts)
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME, naming="--rejected")):
+        plan_rows(changed, digits_source, BenchmarkOptions(only=("onnx",)))
+
+
+def test_a_program_is_deployed_though_others_are_made_from_it() -> None:
+    assert not is_stage(target_named("pt2"))
+    assert is_stage(target_named("tensorrt-onnx"))
+    assert "pt2" in default_targets()
 
 
 def test_every_deployment_of_a_file_is_a_row_without_a_verdict(

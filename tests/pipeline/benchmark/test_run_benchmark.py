@@ -102,7 +102,7 @@ def test_a_row_that_dies_ends_alone(exported_digits: Path, tmp_path: Path) -> No
                 device="cpu",
                 logs=tmp_path / "logs",
             )
-            for name in ("lives", "dies")
+            for name in ("lives", "dies", "raises")
         ],
         [BenchmarkPoint(sizes=manifest.signature.opt_sizes, samples=1)],
         seconds=0.1,
@@ -112,6 +112,7 @@ def test_a_row_that_dies_ends_alone(exported_digits: Path, tmp_path: Path) -> No
         serve=crash,
     )  # fmt: skip
     assert "SIGKILL" in rows["dies"].failure
+    assert rows["raises"].failure == "KeyError: 'missing'"
     assert rows["lives"].failure == ""
     assert len(rows["lives"].turns[0]) >= MIN_ROUNDS
 
