@@ -85,7 +85,7 @@ def measure(
         )
         for name in NAMES
     ]  # fmt: skip
-    rows = measure_rows(
+    (rows,) = measure_rows(
         requests, points, seconds=args.seconds, threads=args.threads or count_cores(),
         watch=watch, progress=Progress(tell=ignore_events, logs=place / "logs"), serve=serve,
     )  # fmt: skip

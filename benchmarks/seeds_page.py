@@ -223,18 +223,19 @@ def _cost_table(results: Sequence[SeedResult]) -> list[str]:
     for result in results:
         for number, report in enumerate(result.reports, 1):
             times = [one for row in report.rows for one in row.times]
-            measured = sum(one.runs * one.median for one in times) / 1e3  # slow rows: beyond asked
+            measured = report.seconds * len(times)
             export = "" if result.export is None else seconds_text(result.export.seconds)
             rows.append((
                 result.title, str(number), day_text(report.date),
                 percent_text(report.machine.other_load), "yes" if report.machine.loaded else "no",
                 count_text(report.threads, "thread"),
-                f"{report.seconds:g} s x {len(times)}", seconds_text(measured),
-                seconds_text(report.elapsed),
+                f"{report.seconds:g} s x {len(times)}",
+                seconds_text(report.opening_seconds), seconds_text(report.elapsed),
+                f"{(report.elapsed - report.opening_seconds) / measured:.2f}" if measured else "",
                 export if number == 1 else "",
             ))  # fmt: skip
-    head = ("model", ">benchmark", "date", ">load of others", "too loaded", "threads", ">asked for",
-            ">measured (runs x median)", ">elapsed", ">export")  # fmt: skip
+    head = ("model", ">benchmark", "date", ">load of others", "too loaded", "threads", ">measured",
+            ">to open and warm up", ">elapsed", ">the rest / measured", ">export")  # fmt: skip
     return _table(head, rows)
 
 

@@ -238,8 +238,11 @@ def plugin_faults(targets: tuple[Target, ...] = TARGETS) -> tuple[str, ...]:
 
 
 def is_stage(target: Target, targets: tuple[Target, ...] = TARGETS) -> bool:
-    """Return whether the target is only a stage on the way to a deferred one: nobody runs it."""
-    return any(
+    """Return whether the target is only a stage on the way to a deferred one: nobody runs it.
+
+    What is captured from the eager model is used for itself as well.
+    """
+    return EAGER not in target.MADE_FROM.values() and any(
         origin.partition(":")[0] == target.NAME
         for one in targets
         if isinstance(one, Deferred)

@@ -12,7 +12,7 @@ from .verdict import Verdict
 
 COMPILED = "torch.compile"
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
-COMPILE_BACKENDS = ("tensorrt",)  # torch-tensorrt's, on a GPU
+COMPILE_BACKENDS = ("torch_tensorrt",)  # on a GPU
 COMPILE_SETTINGS = ("fullgraph", "dynamic")  # that a mode may be combined with
 
 

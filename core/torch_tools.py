@@ -97,10 +97,10 @@ def compile_module(module: torch.nn.Module, variant: str) -> Any:
     """
     import torch
 
-    from .compile_records import compile_settings
+    from .compile_records import COMPILE_BACKENDS, compile_settings
 
     settings = compile_settings(variant)
-    if settings.get("backend") == "tensorrt":
+    if settings.get("backend") in COMPILE_BACKENDS:
         try:
             importlib.import_module("torch_tensorrt")  # registers the backend
         except Exception as error:  # it raises anything without CUDA

@@ -67,9 +67,9 @@ class BenchmarkChoice:
         commands=On.BENCHMARK, key=False, many=True, metavar="ROW")
     compiled: str = option(
         "default", "compile",
-        "Modes of torch.compile: default, reduce-overhead, max-autotune, tensorrt (on a GPU), each "
-        "with +fullgraph or +dynamic; or none.", Panel.OUTPUT, commands=On.BENCHMARK, key=False,
-        metavar="MODES")
+        "Modes of torch.compile: default, reduce-overhead, max-autotune, torch_tensorrt (on a "
+        "GPU), each with +fullgraph or +dynamic; or none.", Panel.OUTPUT, commands=On.BENCHMARK,
+        key=False, metavar="MODES")
     rejected: bool = switch(
         "rejected", "Measure rejected artifacts too.", Panel.OUTPUT, commands=On.BENCHMARK,
         key=False)

@@ -58,12 +58,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
+_SECONDS = 0.2  # of each model that is timed
+
+
 @pytest.fixture(scope="session", autouse=True)
 def short_turns() -> Iterator[None]:
     """Time in short turns: the tests look at what is done with a latency, not at the last digit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timed_turns, "_TURN", 0.005)
         patch.setattr(timed_turns, "_MIN_WARMUP", 0.02)
+        plan = timed_turns.plan_rounds
+        patch.setattr(timed_turns, "plan_rounds", lambda _, runs: plan(_SECONDS, runs))
         yield
 
 

@@ -101,8 +101,9 @@ NOT_DECOMPOSED = _operators(
 )
 # Decomposed by the package alone into operators that have converters.
 DECOMPOSED = _operators(
-    "_fused_rms_norm.default _log_softmax.default _native_batch_norm_legit_functional.default empty_permuted.default "
-    "empty_strided.default full_like.default linalg_vector_norm.default masked_scatter.default "
+    "_fused_rms_norm.default _log_softmax.default _native_batch_norm_legit_functional.default "
+    "empty_permuted.default empty_strided.default full_like.default linalg_vector_norm.default "
+    "masked_scatter.default "
     "repeat.default scatter_add.default scatter_reduce.two slice_scatter.default unfold.default "
     "var.correction var_mean.correction"
 )

@@ -118,6 +118,20 @@ def _is_random(node: torch.fx.Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
+def operator_name(node: torch.fx.Node) -> str:
+    """Return the name of the operator that a node calls: `aten.add.Tensor`, or `operator.add`."""
+    target: Any = node.target
+    if not hasattr(target, "overloadpacket") and hasattr(target, "__name__"):
+        owner = "torch" if target.__name__.startswith("sym_") else "operator"
+        return f"{owner}.{target.__name__}"
+    return str(target)
+
+
+def _matches(name: str, operators: Collection[str]) -> bool:
+    """Return whether a name, with or without its overload, is one of the operators."""
+    return any(one == name or one.rpartition(".")[0] == name for one in operators)
+
+
 def expand_operators(program: torch.export.ExportedProgram, names: Iterable[str]) -> set[str]:
     """Return the names that the package takes for `torch_executed_ops`, of all overloads.
 

@@ -13,6 +13,8 @@ from random import Random
 from threading import Thread
 from typing import TypeAlias, TypeVar
 
+import psutil
+
 from ...core.children.child_call import ChildCall, ParentConnection, run_in_child
 from ...core.children.limits import LimitExceeded
 from ...core.children.messages import Returned, StoppedByError
@@ -22,6 +24,7 @@ from ...core.events import Started
 from ..run_progress import Progress
 from .benchmark_machine import LoadWatch
 from .benchmark_plan import BenchmarkPoint
+from .benchmark_records import EAGER_ROW
 from .row_models import RowRequest
 from .row_server import (
     MESSAGES,
@@ -31,13 +34,14 @@ from .row_server import (
     TurnTimes,
     serve_row,
 )
-from .timed_turns import count_rounds, turn_seconds
+from .timed_turns import plan_rounds
 
 LOG = "benchmark"
 ALL_POINTS = "all points"  # the title of the measurement as a whole
 _POLL = 0.2  # seconds
 _GRACE = 2.0  # seconds that a child has to end
 _SEED = 0
+_ROOM, _SPARE = 1.5, 0.05  # of the largest row's memory, and of all, that must be left for another
 _Message = TypeVar("_Message")
 Serve: TypeAlias = Callable[[RowRequest, ParentConnection], RowClosed]
 
@@ -76,7 +80,7 @@ class RowChild:
     def __init__(
         self, request: RowRequest, threads: int, serve: Serve, timeout: float | None
     ) -> None:
-        self._name = request.row.name
+        self._name, self._pipe = request.row.name, request.orders
         os.mkfifo(request.orders)
         self._orders = os.open(request.orders, os.O_RDWR)  # opened for reading, it would block
         self._answers: Queue[object] = Queue()
@@ -149,6 +153,7 @@ class RowChild:
     def _close_orders(self) -> None:
         if self._orders >= 0:
             os.close(self._orders)
+            self._pipe.unlink(missing_ok=True)
             self._orders = -1
 
 
@@ -176,8 +181,10 @@ def measure_rows(  # noqa: PLR0913 - how rows are measured
     progress: Progress,
     serve: Serve = serve_row,
     timeout: float | None = None,
-) -> dict[str, MeasuredRow]:
+) -> tuple[dict[str, MeasuredRow], ...]:
     """Open every row, warm it up at every point, then measure all in rounds of changing order.
+
+    Where memory is short, rows are measured in several groups, each with the eager row.
 
     Args:
         requests: the rows.
@@ -189,24 +196,39 @@ def measure_rows(  # noqa: PLR0913 - how rows are measured
         serve: what each child does.
         timeout: seconds after which a child without an answer is ended.
 
+    Returns:
+        what was measured, by row, of each group.
+
     Raises:
         KeyboardInterrupt: this process was interrupted; no child is left.
     """
-    run = _BenchmarkRun(watch=watch, progress=progress, serve=serve, timeout=timeout)
-    try:
-        for request in requests:
-            run.open(request, threads, len(points))
-        if len(points) > 1:
-            progress.tell(Started(step=ALL_POINTS))
-        for index, point in enumerate(points):
-            run.measure(index, point, seconds)
-            progress.advance(ALL_POINTS, index + 1, len(points))
-        for name, child in run.children.items():
-            run.rows[name].memory = child.close()
-    finally:
-        for child in run.children.values():
-            child.kill()
-    return run.rows
+    waiting = [one for one in requests if one.row.name != EAGER_ROW]
+    shared = [one for one in requests if one.row.name == EAGER_ROW]
+    groups: list[dict[str, MeasuredRow]] = []
+    while waiting or not groups:
+        run = _BenchmarkRun(watch=watch, progress=progress, serve=serve, timeout=timeout)
+        try:
+            used = [run.open(request, threads, len(points)) for request in shared]
+            while waiting and (len(used) == len(shared) or _has_room(used)):
+                used.append(run.open(waiting.pop(0), threads, len(points)))
+            if len(points) > 1:
+                progress.tell(Started(step=ALL_POINTS))
+            for index, point in enumerate(points):
+                run.measure(index, point, seconds)
+                progress.advance(ALL_POINTS, index + 1, len(points))
+            for name, child in run.children.items():
+                run.rows[name].memory = child.close()
+        finally:
+            for child in run.children.values():
+                child.kill()
+        groups.append(run.rows)
+    return tuple(groups)
+
+
+def _has_room(used: Sequence[int]) -> bool:
+    """Return whether a row as large as the largest one fits in memory beside the others."""
+    memory = psutil.virtual_memory()
+    return bool(memory.available > _ROOM * max(used) + _SPARE * memory.total)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,8 +242,12 @@ class _BenchmarkRun:
     children: dict[str, RowChild] = field(default_factory=dict)
     rows: dict[str, MeasuredRow] = field(default_factory=dict)
 
-    def open(self, request: RowRequest, threads: int, points: int) -> None:
-        """Start the child of a row and warm it up, while the others are idle."""
+    def open(self, request: RowRequest, threads: int, points: int) -> int:
+        """Start the child of a row and warm it up, while the others are idle.
+
+        Return by how many bytes the memory that is left became less.
+        """
+        before = psutil.virtual_memory().available
         name = request.row.name
         row = self.rows[name] = MeasuredRow()
         began = time.perf_counter()
@@ -237,23 +263,25 @@ class _BenchmarkRun:
                 self._fail(name, error)
                 clock.detail, clock.passed = str(error), error.absent
         row.opening = time.perf_counter() - began
+        return max(int(before - psutil.virtual_memory().available), 0)
 
     def measure(self, index: int, point: BenchmarkPoint, seconds: float) -> None:
         """Measure all rows at one point."""
         if not self.children:
             return
-        warm = {name: self.rows[name].warm[index].milliseconds / 1e3 for name in self.children}
-        count = count_rounds(seconds, list(warm.values()))
+        warm = [self.rows[name].warm[index].milliseconds / 1e3 for name in self.children]
+        rounds = plan_rounds(seconds, warm)
+        turns = dict(zip(self.children, rounds.turns, strict=True))
         title = f"measure {point}" if str(point) else "measure"
         generator = Random(_SEED + index)
         with self.progress.step(title, log=LOG) as clock:
-            for number in range(count):
+            for number in range(rounds.count):
                 names = list(self.children)
                 generator.shuffle(names)
                 for name in names:
-                    self._take_turn(name, index, turn_seconds(warm[name]))
-                self.progress.advance(title, number + 1, count)
-            clock.detail = f"{count} rounds of {len(self.children)} rows"
+                    self._take_turn(name, index, turns[name])
+                self.progress.advance(title, number + 1, rounds.count)
+            clock.detail = f"{rounds.count} rounds of {len(self.children)} rows"
 
     def _take_turn(self, name: str, index: int, seconds: float) -> None:
         child, row = self.children[name], self.rows[name]

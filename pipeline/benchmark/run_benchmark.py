@@ -81,12 +81,12 @@ def benchmark_folder(
             )
             for number, row in enumerate(specs)
         ]
-        measured = measure_rows(
+        groups = measure_rows(
             requests, points, seconds=options.seconds, threads=threads, watch=watch,
             progress=progress, timeout=options.timeout,
         )  # fmt: skip
-    rows = _summarize(specs, measured, points)
-    absent = {name: row.absent for name, row in measured.items() if row.absent}
+    rows = _summarize(specs, groups, points)
+    absent = {name: row.absent for one in groups for name, row in one.items() if row.absent}
     report = BenchmarkReport(
         schema_version=SCHEMA_VERSION,
         modelc=__version__,
@@ -102,7 +102,7 @@ def benchmark_folder(
         elapsed=round(time.perf_counter() - began, 1),
         skipped={**skipped, **absent},
     )
-    return _check_load(report, strict=options.strict)
+    return _add_notes(report, groups=len(groups), strict=options.strict)
 
 
 def _check_device(device: str) -> None:
@@ -117,21 +117,27 @@ def _check_device(device: str) -> None:
 
 
 def _summarize(
-    specs: Sequence[RowSpec], measured: Mapping[str, MeasuredRow], points: Sequence[BenchmarkPoint]
+    specs: Sequence[RowSpec],
+    groups: Sequence[Mapping[str, MeasuredRow]],
+    points: Sequence[BenchmarkPoint],
 ) -> tuple[BenchmarkRow, ...]:
+    """Return the rows with their times; of the eager row, which all groups have, the first ones."""
     times: dict[str, list[RowTimes]] = {row.name: [] for row in specs}
-    for index, point in enumerate(points):
-        complete = {
-            name: row.turns[index]
-            for name, row in measured.items()
-            if not row.failure and index in row.turns
-        }
+    for number, measured in enumerate(groups):
         several = {
             name: row.opened.in_flight for name, row in measured.items() if row.opened is not None
         }
-        for name, one in summarize_point(complete, point, several, EAGER_ROW).items():
-            times[name].append(one)
-    return tuple(_make_row(row, measured[row.name], times[row.name]) for row in specs)
+        for index, point in enumerate(points):
+            complete = {
+                name: row.turns[index]
+                for name, row in measured.items()
+                if not row.failure and index in row.turns
+            }
+            for name, one in summarize_point(complete, point, several, EAGER_ROW).items():
+                if number == 0 or name != EAGER_ROW:
+                    times[name].append(one)
+    found = {name: row for one in reversed(groups) for name, row in one.items()}
+    return tuple(_make_row(row, found[row.name], times[row.name]) for row in specs)
 
 
 def _make_row(spec: RowSpec, found: MeasuredRow, times: Sequence[RowTimes]) -> BenchmarkRow:
@@ -157,12 +163,18 @@ def _make_row(spec: RowSpec, found: MeasuredRow, times: Sequence[RowTimes]) -> B
     )
 
 
-def _check_load(report: BenchmarkReport, *, strict: bool) -> BenchmarkReport:
-    """Note that other processes disturbed the benchmark.
+def _add_notes(report: BenchmarkReport, *, groups: int, strict: bool) -> BenchmarkReport:
+    """Note that rows were measured in groups, and that other processes disturbed the benchmark.
 
     Raises:
         RunnerError: they did, and `strict`.
     """
+    if groups > 1:
+        text = (
+            f"memory is short: the rows were measured in {groups} groups, each beside eager; "
+            "times of different groups are less comparable than speed-ups"
+        )
+        report = replace(report, notes=(*report.notes, text))
     if not report.machine.loaded:
         return report
     text = (

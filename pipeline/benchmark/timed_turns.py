@@ -25,7 +25,7 @@ TimedCall: TypeAlias = Callable[[], float]  # runs a model once and returns the 
 MIN_ROUNDS, MAX_ROUNDS = 11, 60
 _TURN, _MAX_TURN = 0.08, 0.25  # seconds; a run that takes longer is a turn
 _RUNS_PER_TURN = 3
-_IDLE_WINDOW, _MAX_IDLE_WAIT = 0.02, 0.5  # seconds
+_IDLE_WINDOW, _MAX_IDLE_WAIT = 0.005, 0.5  # seconds
 _IDLE_SHARE = 0.1  # of one core, in a window
 _STABLE = 0.03  # relative change of the median between two batches of warm-up runs
 _MIN_WARMUP, _MAX_WARMUP = 0.3, 10.0  # seconds
@@ -112,15 +112,24 @@ def wait_until_idle() -> None:
             return
 
 
-def turn_seconds(run: float) -> float:
-    """Return the length of a turn of a call that takes `run` seconds."""
-    return min(max(_TURN, _RUNS_PER_TURN * run), _MAX_TURN)
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """The number of rounds, and the seconds of each call in a round."""
+
+    count: int
+    turns: tuple[float, ...]
 
 
-def count_rounds(seconds: float, runs: Sequence[float]) -> int:
-    """Return the rounds that give each call so many seconds; a run of each takes `runs` seconds."""
-    longest = max((max(one, turn_seconds(one)) for one in runs), default=1.0)
-    return min(max(round(seconds / longest), MIN_ROUNDS), MAX_ROUNDS)
+def plan_rounds(seconds: float, runs: Sequence[float]) -> Rounds:
+    """Return the rounds that give each call so many seconds; a run of each takes `runs` seconds.
+
+    A turn lasts three runs of the call, but at least 0.08 s and at most 0.25 s or one run. The call
+    with the longest turn says how many rounds there are, and turns of the others are so much longer
+    that all have their seconds.
+    """
+    turns = [max(run, min(max(_TURN, _RUNS_PER_TURN * run), _MAX_TURN)) for run in runs]
+    count = min(max(round(seconds / max(turns, default=1.0)), MIN_ROUNDS), MAX_ROUNDS)
+    return Rounds(count=count, turns=tuple(max(turn, seconds / count) for turn in turns))
 
 
 def measure_calls(
@@ -141,9 +150,10 @@ def measure_calls(
         wait_until_idle()
     found: tuple[list[tuple[float, ...]], ...] = tuple([] for _ in calls)
     generator, order = Random(_SEED), list(range(len(calls)))
-    for _ in range(count_rounds(seconds, runs)):
+    rounds = plan_rounds(seconds, runs)
+    for _ in range(rounds.count):
         generator.shuffle(order)
         for number in order:
             with watch.turn():
-                found[number].append(take_turn(calls[number], turn_seconds(runs[number])))
+                found[number].append(take_turn(calls[number], rounds.turns[number]))
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.converters.registry import TARGETS, target_for, target_named
+from modelc.converters.registry import TARGETS, is_stage, target_for, target_named
 from modelc.core.contract import EAGER, Converted, Job, Target
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.kinds import Precision
@@ -136,3 +136,7 @@ def test_a_plain_save_names_folders_of_this_machine(
 
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "plain.pt")
     assert any(machine(content) for content in contents(tmp_path / "plain.pt"))
+
+
+def test_only_what_nobody_runs_is_a_stage() -> None:
+    assert [target.NAME for target in TARGETS if is_stage(target)] == ["tensorrt-onnx"]

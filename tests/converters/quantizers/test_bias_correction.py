@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters.quantizers.qdq_finishing import _mean_output, correct_biases
+from modelc.converters.quantizers.qdq_biases import _mean_output, correct_biases
 from modelc.converters.quantizers.quantization_checks import ChannelMeans
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from modelc.pipeline.benchmark.benchmark_statistics import (
     ratio_interval,
     summarize_point,
 )
+from modelc.pipeline.benchmark.timed_turns import MAX_ROUNDS, MIN_ROUNDS, plan_rounds
 
 ROUNDS, RUNS = 25, 4
 POINT = BenchmarkPoint(sizes={}, samples=8)
@@ -200,3 +201,15 @@ def test_the_front_holds_what_no_row_dominates(
     rows: dict[str, tuple[float, float | None]], front: tuple[str, ...]
 ) -> None:
     assert pareto_front(rows) == front
+
+
+@pytest.mark.parametrize("seconds", [0.1, 3.0, 20.0, 600.0])
+@pytest.mark.parametrize("runs", [[0.00002], [0.03, 0.005], [0.2, 0.001], [2.0, 0.001]])
+def test_each_call_runs_for_the_seconds(seconds: float, runs: list[float]) -> None:
+    rounds = plan_rounds(seconds, runs)
+    assert MIN_ROUNDS <= rounds.count <= MAX_ROUNDS
+    for run, turn in zip(runs, rounds.turns, strict=True):
+        assert turn >= run
+        assert rounds.count * turn >= 0.95 * seconds
+        least = MIN_ROUNDS * max(run, 0.25)
+        assert rounds.count * turn <= max(1.1 * seconds, least)

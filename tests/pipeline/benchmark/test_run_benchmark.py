@@ -15,6 +15,7 @@ from modelc.core.errors import ErrorCode, RunnerError
 from modelc.core.events import Event, ignore_events
 from modelc.core.grammar import parse_input
 from modelc.core.signature import merge_inputs
+from modelc.pipeline.benchmark import benchmark_rounds
 from modelc.pipeline.benchmark.benchmark_machine import LoadWatch
 from modelc.pipeline.benchmark.benchmark_plan import BenchmarkOptions, BenchmarkPoint, RowSpec
 from modelc.pipeline.benchmark.benchmark_rounds import measure_rows
@@ -86,7 +87,7 @@ def test_a_torchscript_module_has_no_compiled_row(tmp_path: Path) -> None:
 
 def test_a_row_that_dies_ends_alone(exported_digits: Path, tmp_path: Path) -> None:
     manifest = load_manifest(exported_digits)
-    rows = measure_rows(
+    (rows,) = measure_rows(
         [
             RowRequest(
                 row=RowSpec(
@@ -113,6 +114,19 @@ def test_a_row_that_dies_ends_alone(exported_digits: Path, tmp_path: Path) -> No
     assert "SIGKILL" in rows["dies"].failure
     assert rows["lives"].failure == ""
     assert len(rows["lives"].turns[0]) >= MIN_ROUNDS
+
+
+def test_rows_are_measured_in_groups_where_memory_is_short(
+    exported_digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark_rounds, "_has_room", lambda _: False)
+    options = replace(QUICK, only=("eager", "onnx", "openvino"), batch=(1, 8))
+    report = benchmark_folder(exported_digits, options)
+    assert [row.name for row in report.rows] == ["eager", "onnx", "openvino"]
+    assert [len(row.times) for row in report.rows] == [2, 2, 2]
+    assert all(one.speedup is not None for row in report.rows[1:] for one in row.times)
+    assert all("onnx" not in (*one.equals, *one.unclear) for one in report.rows[2].times)
+    assert len(report.notes) >= 1
 
 
 def test_an_artifact_that_changed_is_not_measured(copied: Path) -> None:
