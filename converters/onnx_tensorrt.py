@@ -16,7 +16,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..capture.framework_errors import call_framework
 from ..core.contract import Converted, Inspection, Job, Preflight, Readiness, Runner
 from ..core.errors import (
     LOGGED,
@@ -35,8 +34,15 @@ from . import archive_records, onnx_model, onnx_sessions, tensorrt_engine
 from .archive_records import check_trust, trust_file
 from .installed_packages import package_versions
 from .onnx_files import read_onnx_metadata, save_model, set_metadata
-from .onnx_guard import external_path_fault, list_model_files, read_graph
 from .runner_base import runner_error, text_lines
+from .trt import context_files
+from .trt.context_files import (
+    CONTEXT_NODE,
+    find_engines,
+    is_whole,
+    list_files,
+    replace_by_context,
+)
 from .trt.engine_options import HardwareLevel, options_for, parse_options, profile_text
 from .trt.engine_profiles import find_unbounded, profiles_for
 from .trt.onnx_segments import plan_onnx
@@ -46,8 +52,8 @@ from .trt.provider_options import (
     cache_options,
     context_options,
     input_ranges,
+    keep_timings,
     measure_ranges,
-    timing_options,
 )
 from .trt.trt_installation import (
     TrtLibrary,
@@ -60,7 +66,6 @@ from .trt.trt_memory import estimate_memory
 from .trt.trt_preflight import load_typed_model
 
 if TYPE_CHECKING:
-    import onnx
     import onnxruntime
 
     from ..core.contract import Feed, Outputs
@@ -71,7 +76,7 @@ NAME: str = "onnx-tensorrt"
 SUMMARY: str = (
     "ONNX with TensorRT engines of its parts, for ONNX Runtime, which runs the rest in CUDA"
 )
-SUFFIX: str = ".ctx.onnx"
+SUFFIX: str = context_files.SUFFIX
 MADE_FROM: Mapping[Precision, str] = {
     Precision.FP32: "tensorrt-onnx",
     Precision.FP16: "tensorrt-onnx:fp16",
@@ -85,8 +90,6 @@ read_metadata = read_onnx_metadata
 _FIRST_KEY = b"\x08"  # protobuf's key of field 1, `ir_version`
 _LIBRARIES = ("libonnxruntime_providers_tensorrt.so", "onnxruntime_providers_tensorrt.dll")
 _OPTIONS = "provider_options"  # metadata: the options of the build, by which the file is opened
-_NODE, _ENGINE_FILE = "EPContext", "ep_cache_context"  # and the attribute that names its file
-_ENGINE, _PROFILE = ".engine", ".profile"
 
 
 def readiness() -> Readiness:
@@ -183,12 +186,12 @@ def convert(job: Job) -> Converted:
     check_settings(job.signature, job.settings)
     path = job.folder / (job.stem + SUFFIX)
     build = _write_model(job, path)
-    timings = timing_options(job.cache and job.cache / NAME)
+    timings = keep_timings(job.cache and job.cache / NAME)
     context = path.with_name(f"{job.stem}.dump.onnx")
     _open_session(path, {**build, **timings, **cache_options(job.stem), **context_options(context)})
-    whole = context.is_file() and _is_whole(context, path)
+    whole = context.is_file() and is_whole(context, path)
     if whole:
-        _replace_by_context(path, context, job.metadata)
+        replace_by_context(path, context, job.metadata)
     else:
         context.unlink(missing_ok=True)
         _open_session(path, {**build, **timings, **cache_options(job.stem, job.folder)})
@@ -199,7 +202,7 @@ def convert(job: Job) -> Converted:
         trust_file(file)
     limits = limit_precision(job.precision, job.settings)
     return Converted(
-        files=_list_files(path, engines),
+        files=list_files(path, engines),
         versions={"onnxruntime": str(runtime.__version__), **package_versions("tensorrt")},
         options={
             "engines": str(len(engines)),
@@ -238,72 +241,6 @@ def _write_model(job: Job, path: Path) -> dict[str, str]:
     return build
 
 
-def _is_whole(context: Path, path: Path) -> bool:
-    """Return whether a context model has the inputs and outputs of the model itself.
-
-    Of a model that TensorRT takes in part, the provider writes a context model of one part.
-    """
-    written, model = read_graph(context).graph, read_graph(path).graph
-    contexts = [node for node in written.node if node.op_type == _NODE]
-    weights = {tensor.name for tensor in model.initializer}
-    return (
-        bool(contexts)
-        and {one.name for one in written.input} == {one.name for one in model.input} - weights
-        and {one.name for one in written.output} == {one.name for one in model.output}
-    )
-
-
-def _replace_by_context(path: Path, context: Path, origin: Mapping[str, str]) -> None:
-    """Replace the model and its weights by the context model, with the model's metadata."""
-    import onnx_ir
-
-    model = call_framework("onnx_ir", lambda: onnx_ir.load(context))
-    set_metadata(model, origin)
-    for file in list_model_files(path):
-        file.unlink()
-    context.unlink()
-    save_model(model, path)
-
-
-def find_engines(path: Path) -> tuple[Path, ...]:
-    """Return the engines of a model: those that its nodes name, or those of its name beside it.
-
-    Raises:
-        RunnerError: a node names a file outside the model's folder, or holds the engine itself.
-    """
-    named = [_engine_name(path, node) for node in _contexts(read_graph(path))]
-    if named:
-        return tuple(path.with_name(name) for name in named)
-    stem = path.name.removesuffix(SUFFIX)
-    files = (one for one in path.parent.iterdir() if one.name.startswith(f"{stem}_"))
-    return tuple(sorted(one for one in files if one.suffix == _ENGINE))
-
-
-def _contexts(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    return [node for node in model.graph.node if node.op_type == _NODE]
-
-
-def _engine_name(path: Path, node: onnx.NodeProto) -> str:
-    values = {one.name: one for one in node.attribute}
-    name = values[_ENGINE_FILE].s.decode("utf-8", "replace") if _ENGINE_FILE in values else ""
-    fault = external_path_fault(path, name) if name else "names no engine"
-    if fault or ("embed_mode" in values and values["embed_mode"].i):
-        raise RunnerError(
-            f"{path.name} {fault or 'holds an engine itself'}",
-            hint="give the file as modelc made it",
-            code=ErrorCode.UNSAFE_PATH,
-        )
-    return name
-
-
-def _list_files(path: Path, engines: tuple[Path, ...]) -> tuple[tuple[str, str], ...]:
-    """Return the model, its weights, the engines and their profiles, with their roles."""
-    model, *weights = list_model_files(path)
-    profiles = (engine.with_suffix(_PROFILE) for engine in engines)
-    data = (*weights, *engines, *(one for one in profiles if one.is_file()))
-    return ((model.name, "model"), *((one.name, "data") for one in data))
-
-
 def _open_session(path: Path, options: Mapping[str, str]) -> Session:
     """Open a session whose first provider is TensorRT's.
 
@@ -340,7 +277,9 @@ def distrust_reason(path: Path, settings: Mapping[str, str]) -> str:
         settings: `trust_engine` trusts its maker.
     """
     files = [one for one in (path, *find_engines(path)) if one.is_file()]
-    reasons = (archive_records.distrust_reason(one, settings, "engines") for one in files)
+    reasons = (
+        archive_records.distrust_reason(one, settings, "of a model with engines") for one in files
+    )
     return next(filter(None, reasons), "")
 
 
@@ -367,6 +306,7 @@ def open_runner(
             option="device",
             code=ErrorCode.UNSUPPORTED,
         )
+    load_tensorrt(TrtLibrary.ORT)
     check_trust(distrust_reason(path, settings or {}))
     engines = find_engines(path)
     missing = [one.name for one in engines if not one.is_file()]
@@ -376,7 +316,6 @@ def open_runner(
             hint="copy the files that the manifest lists for it",
             code=ErrorCode.NOT_FOUND,
         )
-    load_tensorrt(TrtLibrary.ORT)
     text = read_metadata(path).get(_OPTIONS, "")
     cached = cache_options(path.name.removesuffix(SUFFIX), path.parent)
     return ProviderRunner(_open_session(path, {**json.loads(text), **cached} if text else {}))
@@ -404,7 +343,7 @@ class ProviderRunner(onnx_sessions.OnnxRunner):
 def inspect(path: Path) -> Inspection:
     """Describe the graph; the engines stay closed."""
     found = onnx_model.inspect(path)
-    contexts = found.operators.get(_NODE, 0)
+    contexts = found.operators.get(CONTEXT_NODE, 0)
     outside = sum(found.operators.values()) - contexts
     facts = {
         **found.facts,

@@ -95,7 +95,7 @@ def plan_onnx(
     nodes = _list_computed(model)
     verdicts = {node: _judge_node(node, model, origins) for node in nodes}
     parts = _order_parts(nodes, _find_engines(nodes, verdicts, chosen.min_block_size))
-    work = _measure_work(path, nodes, signature or _recorded_signature(model))
+    work = _measure_work(path, nodes, signature or _read_signature(model))
     return _describe_parts(parts, verdicts, work, origins, chosen.min_block_size)
 
 
@@ -236,7 +236,7 @@ def _order_parts(nodes: Sequence[Node], engines: Sequence[list[Node]]) -> list[_
     return parts
 
 
-def _recorded_signature(model: Model) -> Signature | None:
+def _read_signature(model: Model) -> Signature | None:
     """Return the inputs that modelc records in the model; None if it made none."""
     text = model.metadata_props.get("modelc.domain", "")
     try:

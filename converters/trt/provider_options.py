@@ -100,7 +100,7 @@ def context_options(path: Path) -> dict[str, str]:
     }
 
 
-def timing_options(folder: Path | None) -> dict[str, str]:
+def keep_timings(folder: Path | None) -> dict[str, str]:
     """Return the options to keep the timings of kernels in a folder; none without one."""
     if folder is None:
         return {}

@@ -171,10 +171,10 @@ def test_no_onnx_is_prepared_or_built_that_would_have_no_engine(build: Build, gp
 
 
 @pytest.mark.slow
-def test_a_provider_that_does_not_load_leaves_the_step_pending(build: Build) -> None:
+def test_a_provider_that_does_not_load_is_missing(build: Build) -> None:
     code, manifest = build("out", *DIGITS, *ORT, GPU_HOST_FAULT="provider")
     assert code == 4
-    assert [one["step"] for one in manifest["pending"]] == ["onnx-tensorrt"]
+    assert [one["step"] for one in manifest["failures"]] == ["onnx-tensorrt"]
 
 
 NET_OF_PARTS = """

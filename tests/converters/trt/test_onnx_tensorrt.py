@@ -16,6 +16,7 @@ from modelc.converters import onnx_tensorrt as target
 from modelc.converters.archive_records import trust_file
 from modelc.converters.registry import target_for, target_named
 from modelc.converters.trt import provider_options as options
+from modelc.converters.trt.context_files import find_engines
 from modelc.converters.trt.engine_options import check_libraries, options_for, parse_options
 from modelc.converters.trt.trt_installation import TrtLibrary
 from modelc.converters.trt.trt_preflight import load_typed_model
@@ -63,7 +64,7 @@ def every_option(job: Job) -> dict[str, str]:
         **options.build_options(parse_options(job.settings), model, ranges),
         **options.cache_options("model", job.folder),
         **options.context_options(job.folder / "model.ctx.onnx"),
-        **options.timing_options(job.folder),
+        **options.keep_timings(job.folder),
     }
 
 
@@ -176,6 +177,13 @@ def test_inspect_counts_nodes_and_engines_without_opening_them(tmp_path: Path) -
     assert counted == ["1", "1", "0"]
 
 
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that has a device and the provider, as far as the target asks."""
+    monkeypatch.setattr(target, "load_tensorrt", lambda _: None)
+
+
+@pytest.mark.usefixtures("gpu")
 def test_a_file_of_another_maker_is_not_opened(tmp_path: Path) -> None:
     path = context_model(tmp_path)
     with pytest.raises(RunnerError, check=has_code(ErrorCode.CONSENT_REQUIRED)):
@@ -184,7 +192,7 @@ def test_a_file_of_another_maker_is_not_opened(tmp_path: Path) -> None:
 
 def test_an_exchanged_engine_is_not_trusted(tmp_path: Path) -> None:
     path = context_model(tmp_path)
-    for file in (path, *target.find_engines(path)):
+    for file in (path, *find_engines(path)):
         trust_file(file)
     assert target.distrust_reason(path, {}) == ""
     (tmp_path / "model_1.engine").write_bytes(b"other")
@@ -193,12 +201,14 @@ def test_an_exchanged_engine_is_not_trusted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("engine", "embed"), [("../a.engine", 0), ("/a.engine", 0), ("", 0),
                                                ("model_1.engine", 1)])  # fmt: skip
+@pytest.mark.usefixtures("gpu")
 def test_an_engine_outside_the_folder_is_refused(tmp_path: Path, engine: str, embed: int) -> None:
     path = context_model(tmp_path, engine=engine, embed=embed)
     with pytest.raises(RunnerError, check=has_code(ErrorCode.UNSAFE_PATH)):
         target.open_runner(path, "cuda", signature_of(X), {"trust_engine": "true"})
 
 
+@pytest.mark.usefixtures("gpu")
 def test_a_model_without_its_engine_is_not_opened(tmp_path: Path) -> None:
     path = context_model(tmp_path)
     (tmp_path / "model_1.engine").unlink()
