@@ -174,7 +174,7 @@ def test_no_onnx_is_prepared_or_built_that_would_have_no_engine(build: Build, gp
 def test_a_provider_that_does_not_load_is_missing(build: Build) -> None:
     code, manifest = build("out", *DIGITS, *ORT, GPU_HOST_FAULT="provider")
     assert code == 4
-    assert [one["step"] for one in manifest["failures"]] == ["onnx-tensorrt"]
+    assert [one["name"] for one in manifest["artifacts"]] == ["onnx", "tensorrt-onnx"]
 
 
 NET_OF_PARTS = """
