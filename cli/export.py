@@ -85,7 +85,8 @@ def build_trt(
     Without a GPU or TensorRT, the ONNX file for the engine is built and validated, its operators
     are checked against those of TensorRT, and the engine stays pending (exit 4): the command that
     builds it on a GPU host is printed. With --rtx the engine is built here, for RTX GPUs, and is
-    judged on a GPU host. With --partial, torch runs what TensorRT does not take.
+    judged on a GPU host. With --partial, torch runs what TensorRT does not take; with
+    --onnxruntime, ONNX Runtime does.
     """
     if (path / MANIFEST_FILE).is_file():
         _finish(path, given)
@@ -103,14 +104,14 @@ def _target_of(artifacts: ArtifactOptions) -> str:
     Raises:
         UsageError: the flags exclude each other.
     """
-    if artifacts.rtx and artifacts.partial:
+    targets = {"rtx": "tensorrt-rtx", "partial": "torch-tensorrt", "onnxruntime": "onnx-tensorrt"}
+    given = [name for name in targets if getattr(artifacts, name)]
+    if len(given) > 1:
         raise UsageError(
-            "--rtx and --partial exclude each other", hint="give one of them", option="partial",
-            code=ErrorCode.UNSUPPORTED,
+            f"--{given[0]} and --{given[1]} exclude each other", hint="give one of them",
+            option=given[1], code=ErrorCode.UNSUPPORTED,
         )  # fmt: skip
-    if artifacts.partial:
-        return "torch-tensorrt"
-    return "tensorrt-rtx" if artifacts.rtx else "tensorrt"
+    return targets[given[0]] if given else "tensorrt"
 
 
 def _build(path: Path, target: str, given: Given) -> None:

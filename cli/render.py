@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from ..converters.registry import package_of
 from ..core.contract import EAGER, Inspection, Readiness, Target
 from ..core.installation import readiness_text
 from ..core.records import size_text
-from ..core.segments import LeftOut, Segment, SegmentPlan
+from ..core.segments import Segment, SegmentPlan
 from ..core.verdict import OutputVerdict, Verdict
 from ..pipeline.inspection import CheckpointContents
 from ..pipeline.order import Order
@@ -310,15 +310,14 @@ def show_segments(plan: SegmentPlan) -> None:
     console = result_console()
     table = new_table("segment", "runs in", "nodes", "work", "operators", right=("nodes", "work"))
     for number, one in enumerate(plan.segments, start=1):
-        table.add_row(str(number), *_segment_cells(one))
+        table.add_row(str(number), *_segment_cells(one, plan.rest))
     console.print(table)
-    engines = sum(one.engine for one in plan.segments)
     print_line(
         console,
-        f"{percent_text(plan.share)} of the {plan.work} in TensorRT, engines: {engines}, "
+        f"{percent_text(plan.share)} of the {plan.work} in TensorRT, engines: {plan.engines}, "
         f"switches: {plan.switches}, --min-block-size {plan.min_block_size}, by {plan.source}",
     )
-    _show_left_out(console, plan.left_out)
+    _show_left_out(console, plan)
     if plan.uncertain:
         operators = _operators_text(plan.uncertain)
         print_line(console, f"[yellow]may be rejected when an engine is built[/]: {operators}")
@@ -328,19 +327,20 @@ def show_segments(plan: SegmentPlan) -> None:
         )
 
 
-def _segment_cells(one: Segment) -> tuple[str, str, str, str]:
+def _segment_cells(one: Segment, rest: str) -> tuple[str, str, str, str]:
     names = sorted(one.operators.items(), key=lambda pair: -pair[1])
     more = f", and {len(names) - _MOST_OPERATORS} more" if len(names) > _MOST_OPERATORS else ""
     operators = _operators_text(dict(names[:_MOST_OPERATORS])) + more
-    place = "[green]TensorRT[/]" if one.engine else "[yellow]torch[/]"
+    place = "[green]TensorRT[/]" if one.engine else f"[yellow]{rest}[/]"
     return place, str(one.nodes), percent_text(one.share), operators
 
 
-def _show_left_out(console: Console, found: Iterable[LeftOut]) -> None:
-    for one in found:
+def _show_left_out(console: Console, plan: SegmentPlan) -> None:
+    for one in plan.left_out:
         where = f" in {one.module}" if one.module else ""
-        text = f"{one.count} {one.operator}{where}: {one.reason}"
-        print_line(console, f"  [yellow]in torch[/]: {escape(text)}")
+        detail = f" ({one.detail})" if one.detail else ""
+        text = f"{one.count} {one.operator}{where}: {one.reason}{detail}"
+        print_line(console, f"  [yellow]in {plan.rest}[/]: {escape(text)}")
 
 
 def _operators_text(counts: Mapping[str, int]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
@@ -183,6 +183,50 @@ def node_flops(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int | None:
         return rule(_NodeShapes(node=node, inputs=inputs, output=shapes[node.output[0]]))
     except (IndexError, ValueError):  # an input without a shape, or an equation with an ellipsis
         return None
+
+
+def infer_flops(path: Path, sizes: Mapping[str, Sequence[int]]) -> dict[str, int] | None:
+    """Return the FLOPs of the layers by the name of their first output, without a run.
+
+    Args:
+        path: the model.
+        sizes: the shapes of the inputs; those that are left out are as in the model.
+
+    Returns:
+        None where no layer has FLOPs, or any of them has none that can be inferred.
+
+    Raises:
+        ConversionError: the model cannot be read.
+    """
+    model, _ = detach_weights(load_model(path))
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for dim, size in zip(dims, sizes.get(value.name, ()), strict=False):
+            dim.dim_value = size
+    del model.graph.value_info[:]  # of other sizes
+    layers = [layer.node for layer in compute_layers(model)]
+    outer = {node.output[0] for node in model.graph.node if node.output}
+    if any(node.output[0] not in outer for node in layers):
+        return None
+    shapes = _infer_shapes(model)
+    found = {node.output[0]: node_flops(node, shapes) for node in layers}
+    known = {name: flops for name, flops in found.items() if flops is not None}
+    return known if known and len(known) == len(found) else None
+
+
+def _infer_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
+    """Return the shapes of weights, and of tensors all of whose sizes are known."""
+    import onnx
+
+    inferred = call_framework(
+        "ONNX", lambda: onnx.shape_inference.infer_shapes(model, data_prop=True)
+    ).graph
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in inferred.initializer}
+    for value in (*inferred.input, *inferred.value_info, *inferred.output):
+        dims = value.type.tensor_type.shape.dim
+        if value.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims):
+            shapes[value.name] = tuple(dim.dim_value for dim in dims)
+    return shapes
 
 
 def run_shapes(

@@ -29,6 +29,7 @@ from ..core.contract import (
 from ..core.errors import ConversionError, Hint, Option, UsageError
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage
+from ..core.segments import SegmentOptions, SegmentPlan
 from ..core.signature import Signature
 from ..core.target_extensions import DefaultOutputs, OpenedByDefault, Probe
 from . import onnx_coverage, onnx_default_session, onnx_faults, onnx_probe, onnx_sessions
@@ -252,6 +253,18 @@ def run_by_default(path: Path, device: str, feeds: Sequence[Feed]) -> DefaultOut
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
     """Open the model for probing in ONNX Runtime on the CPU."""
     return onnx_probe.open_probe(path)
+
+
+def plan_path(path: Path, options: SegmentOptions) -> SegmentPlan:
+    """Return the engines that ONNX Runtime's TensorRT provider would make of the model.
+
+    Raises:
+        ConversionError: it cannot be read.
+        UsageError: an option is of torch-tensorrt.
+    """
+    from .trt.onnx_segments import plan_onnx
+
+    return plan_onnx(path, options)
 
 
 def inspect(path: Path) -> Inspection:

@@ -28,6 +28,7 @@ from . import (
     aoti_package,
     exported_program,
     onnx_model,
+    onnx_tensorrt,
     openvino_ir,
     tensorrt_engine,
     tensorrt_onnx,
@@ -47,6 +48,7 @@ BUILT_IN: tuple[Target, ...] = (
     tensorrt_engine,
     tensorrt_rtx,
     torch_tensorrt_program,
+    onnx_tensorrt,
 )
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _VALUES = ("SUMMARY", "SUFFIX", "MADE_FROM", "CAPTURES", "DEVICES")

@@ -17,6 +17,7 @@ from ..core.contract import Converted, Feed, Inspection, Job, Readiness, Runner
 from ..core.errors import ConversionError, ErrorCode, Hint, Option
 from ..core.kinds import QUANTIZED, Capture, Precision
 from ..core.records import Coverage
+from ..core.segments import SegmentOptions, SegmentPlan
 from ..core.signature import Signature
 from ..core.target_extensions import Probe
 from . import onnx_faults, onnx_model, onnx_probe
@@ -170,6 +171,11 @@ def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - con
 def read_metadata(path: Path) -> dict[str, str]:
     """Return the metadata of the job from the file."""
     return onnx_model.read_metadata(path)
+
+
+def plan_path(path: Path, options: SegmentOptions) -> SegmentPlan:
+    """Return the segments as of any ONNX."""
+    return onnx_model.plan_path(path, options)
 
 
 def inspect(path: Path) -> Inspection:

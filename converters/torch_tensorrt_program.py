@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect as signatures
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +30,7 @@ from ..core.errors import (
     first_line,
 )
 from ..core.kinds import Capture, Precision
-from ..core.segments import SegmentOptions, SegmentPlan
+from ..core.segments import SegmentOptions
 from ..core.signature import InputSpec, Signature
 from . import archive_records, tensorrt_engine
 from .archive_records import (
@@ -87,7 +86,6 @@ FINISHED_BY: str = "build-trt"
 FLOOR_FACTOR: float = tensorrt_engine.FLOOR_FACTOR
 DEVICE = "cuda"  # the memory of inputs and weights
 read_metadata = read_torch_metadata
-_MOST_WARNINGS = 5  # operators that stay in torch; `modelc inspect --segments` has all
 
 LoadLibrary: TypeAlias = Callable[[], ModuleType]
 
@@ -139,33 +137,11 @@ def preflight(job: Job) -> Preflight:
     asked = SegmentOptions(min_block_size=options.min_block_size, torch_ops=options.torch_ops)
     plan = plan_program(program, asked)
     return Preflight(
-        blockers=() if any(one.engine for one in plan.segments) else (_describe_no_engine(plan),),
-        warnings=tuple(_describe_left_out(plan)),
+        blockers=plan.describe_no_engine(),
+        warnings=plan.describe_left_out(),
         memory=archive_records.count_bytes(program),
         source=plan.source,
     )
-
-
-def _describe_no_engine(plan: SegmentPlan) -> str:
-    reasons = Counter(one.reason for one in plan.left_out)
-    most = f": {reasons.most_common(1)[0][0]}" if reasons else ""
-    return f"no part of the program would run in TensorRT{most}"
-
-
-def _describe_left_out(plan: SegmentPlan) -> list[str]:
-    """Return a line on the engines, and one for each operator that stays in torch."""
-    engines = sum(one.engine for one in plan.segments)
-    lines = [
-        f"{one.count} {one.operator} {'stay' if one.count > 1 else 'stays'} in torch: {one.reason}"
-        + (f" ({one.module})" if one.module else "")
-        for one in plan.left_out
-    ]
-    more = len(lines) - _MOST_WARNINGS
-    shown = [*lines[:_MOST_WARNINGS], *([f"{more} more kinds stay in torch"] if more > 0 else [])]
-    if not shown:
-        return []
-    share = f"{plan.share:.0%} of the {plan.work} in {engines} engines"
-    return [f"TensorRT takes it in part: {share}, {plan.switches} switches", *shown]
 
 
 def convert(job: Job, load: LoadLibrary | None = None) -> Converted:

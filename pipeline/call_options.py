@@ -104,8 +104,8 @@ class InspectChoice:
         "guards and recompiles with their source lines.", Panel.CAPTURE, commands=On.INSPECT,
         key=False)
     segments: bool = switch(
-        "segments", "Of a .pt2 file: plan which operators torch-tensorrt would run in TensorRT.",
-        Panel.TENSORRT, commands=On.INSPECT, key=False)
+        "segments", "Of a .pt2 or .onnx file: plan which operators torch-tensorrt or ONNX Runtime "
+        "would run in TensorRT.", Panel.TENSORRT, commands=On.INSPECT, key=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,8 @@ def inspect(
     Args:
         path: a model file.
         trust: open one that is a program, though no manifest beside it records it.
-        segments: plan the segments that torch-tensorrt would make of an exported program.
+        segments: plan the segments that torch-tensorrt would make of an exported program, or ONNX
+            Runtime of an ONNX model.
 
     Raises:
         ModelcError: the file is not an artifact, or cannot be read.
@@ -52,8 +53,8 @@ def inspect(
     target = target_for(place)
     if segments is not None and not isinstance(target, Segmented):
         raise UsageError(
-            f"--segments needs an exported program, and {place} is of the format {target.NAME}",
-            hint=Hint("export it with ", Option("to", "pt2")),
+            f"--segments needs a program or an ONNX, and {place} is of the format {target.NAME}",
+            hint=Hint("export it with ", Option("to", "pt2"), " or ", Option("to", "onnx")),
             option="segments",
             code=ErrorCode.UNSUPPORTED,
         )
@@ -106,7 +107,7 @@ def _refuse_folder(place: Path) -> None:
 class InspectedFile:
     """What `inspect` found: the file's content, its bytes, and its lineage from the manifest.
 
-    `segments` is the plan for torch-tensorrt, if it was asked for.
+    `segments` is the plan for TensorRT, if it was asked for.
     """
 
     inspection: Inspection

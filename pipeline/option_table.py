@@ -105,6 +105,10 @@ class ArtifactOptions:
     partial: bool = switch(
         "partial", "Build a program for torch whose parts run in TensorRT, by torch-tensorrt: for "
         "a model that TensorRT does not take whole.", Panel.TENSORRT, commands=On.TRT, key=False)
+    onnxruntime: bool = switch(
+        "onnxruntime", "Build ONNX for ONNX Runtime's TensorRT provider, with the engines of its "
+        "parts: for a model that TensorRT does not take whole.", Panel.TENSORRT, commands=On.TRT,
+        key=False)
     int8: bool = switch(
         "int8", "8-bit integers; requires --calib.", Panel.PRECISION, commands=On.MAKING, key=False)
     fp8: bool = switch(
@@ -332,7 +336,7 @@ ENGINE_OPTIONS = (  # `field` is the setting of the engine, which its format che
     _engine(name="trust-engine", kind=_T, commands=On.TRT | On.VALIDATE,
         help="Allow code in the engine to run when it is loaded."),
     _engine(name="min-block-size", kind=_W, least=1, metavar="N", commands=On.TRT | On.INSPECT,
-        help="Fewest operators of an engine of torch-tensorrt; default 5."),
+        help="Fewest operators of an engine that is a part of a model; default 5."),
     _engine(name="torch-ops", many=True, commas=True, metavar="OPERATOR",
         commands=On.TRT | On.INSPECT,
         help="An operator that stays in torch with torch-tensorrt, as aten.sin. Repeatable."),

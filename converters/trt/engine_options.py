@@ -46,8 +46,8 @@ class EngineOptions:
     follow the signature's own profile. `compute_capabilities` are those of the GPUs that an engine
     of TensorRT-RTX runs on; none are all from 8.0 on. `timing_cache` is a file, `off`, or empty
     for a file in the job's cache. `weights` is the ONNX with the weights of a stripped engine.
-    `min_block_size` and `torch_ops` are of torch-tensorrt: the fewest operators of an engine, and
-    operators that stay in torch.
+    `min_block_size` is the fewest operators of an engine that is a part of a model, and
+    `torch_ops` are operators that stay in torch.
     """
 
     workspace: int | None = None
@@ -195,6 +195,19 @@ _LACKING: Mapping[TrtLibrary, Mapping[str, str]] = {
         "plugins": "its converters name the plugins that they use",
         "builder": "it is built by its Python package",
         "timing_cache": "it keeps the timings of a build to itself",
+    },
+    TrtLibrary.ORT: {
+        "compute_capabilities": _OWN_GPU,
+        "torch_ops": "they are operators of torch",
+        "profiles": "its engines have one profile, that of the inputs",
+        "version_compatible": "ONNX Runtime does not have it",
+        "refittable": "ONNX Runtime does not have it",
+        "strip_weights": "modelc does not fill the weights of its engines in again",
+        "weight_streaming": "ONNX Runtime does not have it",
+        "tf32": "ONNX Runtime does not have it",
+        "plugins": "modelc does not load plugins into ONNX Runtime",
+        "builder": "it is built by ONNX Runtime",
+        "timing_cache": "ONNX Runtime names the file itself",
     },
     TrtLibrary.RTX: {
         "hardware_compatible": "its engines run on all GPUs of --compute-capabilities",

@@ -146,11 +146,12 @@ class TrtLibrary(StrEnum):
     TENSORRT = "tensorrt"
     TORCH = "torch-tensorrt"  # builds engines of the parts of a program, which torch runs
     RTX = "tensorrt-rtx"  # builds without a GPU, for RTX GPUs; compiles kernels when it is loaded
+    ORT = "onnx-tensorrt"  # ONNX Runtime, whose provider builds engines of the parts of a model
 
     @property
     def module(self) -> str:
         """The Python package to import."""
-        return self.value.replace("-", "_")
+        return "onnxruntime" if self is TrtLibrary.ORT else self.value.replace("-", "_")
 
     @property
     def distributions(self) -> tuple[str, ...]:
@@ -174,14 +175,17 @@ _DISTRIBUTIONS = {
     ),
     TrtLibrary.TORCH: ("torch-tensorrt",),
     TrtLibrary.RTX: ("tensorrt-rtx-cu13", "tensorrt-rtx-cu12", "tensorrt-rtx-cu13-bindings"),
+    TrtLibrary.ORT: ("onnxruntime-gpu",),
 }  # fmt: skip
 _MINIMUM = {
     TrtLibrary.TENSORRT: MIN_TENSORRT, TrtLibrary.TORCH: (2, 13), TrtLibrary.RTX: (1, 4),
+    TrtLibrary.ORT: (1, 24),
 }  # fmt: skip
 _INSTALL = {
     TrtLibrary.TENSORRT: "pip install 'tensorrt>=10.13'",
     TrtLibrary.TORCH: "pip install torch-tensorrt",
     TrtLibrary.RTX: "pip install tensorrt-rtx-cu13",
+    TrtLibrary.ORT: "pip install onnxruntime-gpu 'tensorrt-cu12<11'",
 }
 
 

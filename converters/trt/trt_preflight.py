@@ -120,7 +120,7 @@ def examine_parent(
     if job.parent is None:
         raise RuntimeError("the TensorRT preflight needs an ONNX parent")
     options = parse_options(job.settings)
-    model = _load_model(job.parent)
+    model = load_typed_model(job.parent)
     profiles = profiles_for(job.signature, options.profiles)
     memory = estimate_memory(model, profiles, options)
     findings = [
@@ -139,7 +139,7 @@ def examine_parent(
 
 def look_up_table(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the blockers and the warnings of the tables on the operators and Q/DQ of a model."""
-    model = _load_model(path)
+    model = load_typed_model(path)
     found = (
         *_opset_findings(model),
         *_node_findings(model, {}, plugins=False),
@@ -150,7 +150,7 @@ def look_up_table(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return blockers, warnings
 
 
-def _load_model(path: Path) -> Model:
+def load_typed_model(path: Path) -> Model:
     """Load the model and infer types and shapes; weights are read on use."""
     import onnx_ir
     from onnx_ir.passes.common import ShapeInferencePass
@@ -261,13 +261,23 @@ def _node_findings(
     findings = NodeFindings(origins)
     functions = {(function.domain, function.name) for function in model.functions.values()}
     for node in _every_node(model):
-        if (node.domain, node.op_type) in functions:
-            continue
-        if domain_of(node) == "" and node.op_type in SUPPORTED:
-            _check_operator(node, findings)
-        else:
-            _check_unknown_operator(node, findings, plugins=plugins)
+        if (node.domain, node.op_type) not in functions:
+            _check_node(node, findings, plugins=plugins)
     return findings.found
+
+
+def check_node(node: Node, origins: Mapping[str, NodeOrigin]) -> list[TrtFinding]:
+    """Return what the table says against one node, without the bodies inside it."""
+    findings = NodeFindings(origins)
+    _check_node(node, findings, plugins=False)
+    return findings.found
+
+
+def _check_node(node: Node, findings: NodeFindings, *, plugins: bool) -> None:
+    if domain_of(node) == "" and node.op_type in SUPPORTED:
+        _check_operator(node, findings)
+    else:
+        _check_unknown_operator(node, findings, plugins=plugins)
 
 
 def _check_unknown_operator(node: Node, findings: NodeFindings, *, plugins: bool) -> None:

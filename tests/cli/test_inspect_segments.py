@@ -1,4 +1,4 @@
-"""`modelc inspect --segments`: the plan for torch-tensorrt of an exported program."""
+"""`modelc inspect --segments`: the plan of a program for torch-tensorrt, or of an ONNX model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import parser
 
 from ..nets.segment_nets import Middle, export_net
 from .conftest import Ran
@@ -53,6 +55,16 @@ def test_an_option_without_its_main_option_is_an_error(
     assert inspect(*arguments).returncode == 2
 
 
+def test_an_onnx_model_has_a_plan(modelc: Callable[..., Ran], tmp_path: Path) -> None:
+    nodes = "i = Cast<to=6>(x) b = BitwiseNot(i) c = Cast<to=1>(b) y = Abs(c)"
+    text = '<ir_version: 10, opset_import: ["" : 20]> g (float[n,8] x) => (float[n,8] y)'
+    onnx.save_model(parser.parse_model(f"{text} {{ {nodes} }}"), str(tmp_path / "net.onnx"))
+    given = ("inspect", "net.onnx", "--segments", "--min-block-size", "2")
+    plan = json.loads(modelc(*given, "--json", cwd=tmp_path).stdout)["segments"]
+    assert [(one["engine"], one["nodes"]) for one in plan["segments"]] == [(False, 2), (True, 2)]
+    assert plan["rest"] in modelc(*given, cwd=tmp_path).stdout
+
+
 def test_another_format_has_no_segments(refuse: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "net.onnx").write_bytes(b"\x08\x08")
-    assert "--segments" in refuse("inspect", "net.onnx", "--segments", code=2)
+    (tmp_path / "net.engine").write_bytes(b"ftrt")
+    assert "--segments" in refuse("inspect", "net.engine", "--segments", code=2)

@@ -102,6 +102,103 @@ def test_no_program_is_prepared_that_would_have_no_engine(build: Build) -> None:
     assert [one["step"] for one in manifest["failures"]] == ["torch-tensorrt"]
 
 
+ORT = ("--onnxruntime", "-o", "out")
+PARTS = ("net.pt", "--model", "parts:build", "--input", "x:float32[batch=1..8,16]", *ORT,
+         "--min-block-size", "2")  # fmt: skip
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> None:
+    """A net with an operator in the middle that TensorRT does not take, and its checkpoint."""
+    (tmp_path / "parts.py").write_text(NET_OF_PARTS)
+    subprocess.run([sys.executable, "parts.py"], cwd=tmp_path, check=True)
+
+
+def test_a_context_model_is_built_and_judged(build: Build, tmp_path: Path) -> None:
+    code, manifest = build("out", *DIGITS, *ORT)
+    assert code == 0
+    made = next(one for one in manifest["artifacts"] if one["name"] == "onnx-tensorrt")
+    verdict = verdict_of(manifest, "onnx-tensorrt")
+    assert (verdict["state"], verdict["device"]) == ("passed", "cuda")
+    assert (made["options"]["engines"], made["options"]["form"]) == ("1", "context model")
+    names = [file["name"] for file in made["files"]]
+    assert [Path(name).suffix for name in names] == [".onnx", ".engine", ".profile"]
+    assert all((tmp_path / "out" / name).is_file() for name in names)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("parts")
+def test_a_model_of_parts_keeps_its_graph_beside_the_engines(build: Build) -> None:
+    code, manifest = build("out", *PARTS)
+    assert code == 0
+    made = next(one for one in manifest["artifacts"] if one["name"] == "onnx-tensorrt")
+    assert (made["options"]["engines"], made["options"]["form"]) == ("1", "ONNX with engines")
+    assert verdict_of(manifest, "onnx-tensorrt")["state"] == "passed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [DIGITS + ORT, PARTS], ids=["whole", "parts"])
+@pytest.mark.usefixtures("parts")
+def test_a_wrong_model_with_engines_is_rejected(
+    build: Build, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    code, manifest = build("out", *flags, GPU_HOST_FAULT="offset")
+    assert code == 1
+    assert verdict_of(manifest, "rejected/onnx-tensorrt")["state"] == "failed"
+    assert (tmp_path / "out" / "rejected" / "model.ctx.onnx").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("parts")
+def test_a_prepared_model_of_parts_is_finished_with_its_options(build: Build) -> None:
+    code, manifest = build("out", *PARTS, "--fp16", gpu=False)
+    assert code == 4
+    pending = manifest["pending"][0]
+    assert (pending["step"], pending["made_from"]) == ("onnx-tensorrt-fp16", "tensorrt-onnx-fp16")
+    assert any("BitwiseNot" in one for one in pending["warnings"])
+    assert pending["settings"] == {"min_block_size": "2"}
+    code, manifest = build("out", "out")
+    assert (code, manifest["pending"]) == (0, [])
+    assert verdict_of(manifest, "onnx-tensorrt-fp16")["state"] == "passed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", [False, True])
+def test_no_onnx_is_prepared_or_built_that_would_have_no_engine(build: Build, gpu: bool) -> None:
+    code, manifest = build("out", *DIGITS, *ORT, "--min-block-size", "1000", gpu=gpu)
+    assert (code, manifest["pending"]) == (5, [])
+    assert [one["step"] for one in manifest["failures"]] == ["onnx-tensorrt"]
+
+
+@pytest.mark.slow
+def test_a_provider_that_does_not_load_is_missing(build: Build) -> None:
+    code, manifest = build("out", *DIGITS, *ORT, GPU_HOST_FAULT="provider")
+    assert code == 4
+    assert [one["name"] for one in manifest["artifacts"]] == ["onnx", "tensorrt-onnx"]
+
+
+NET_OF_PARTS = """
+import torch
+
+def build():
+    torch.manual_seed(0)
+    return Net()
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(16, 32), torch.nn.Linear(32, 8)
+
+    def forward(self, x):
+        y = self.a(x)
+        sign = torch.bitwise_not((y > 0).to(torch.int32)).float()
+        return torch.tanh(self.b(y * sign))
+
+if __name__ == "__main__":
+    torch.save(build().state_dict(), "net.pt")
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--fp16"], ["--fp16", "--half-io"]])
 def test_ends_of_float64_or_half_are_judged(build: Build, tmp_path: Path, flags: list[str]) -> None:
