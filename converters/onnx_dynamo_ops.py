@@ -63,8 +63,8 @@ def attention(  # noqa: PLR0913, PLR0917 - the operator's own
         if attn_mask is not None and len(attn_mask.shape) == len(query.shape) > _MATRIX:
             attn_mask = _unsqueeze(op, attn_mask, axes)
         query, key, value = (_unsqueeze(op, one, axes) for one in (query, key, value))
-        given = (attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        return op.Squeeze(attention(op, query, key, value, *given), axes)
+        others = (attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return op.Squeeze(attention(op, query, key, value, *others), axes)
     if op.version >= _ATTENTION:
         from torch.onnx._internal.exporter._torchlib.ops.nn import (
             aten_scaled_dot_product_attention_23 as written,

@@ -322,9 +322,9 @@ def open_runner(
             option="device",
             code=ErrorCode.UNSUPPORTED,
         )
+    _load_package()  # registers the operators that run engines
     record = read_record(path)
     check_trust(distrust_reason(path, settings or {}))
-    _load_package()  # registers the operators that run engines
     check_device(device)
     try:
         module = torch.export.load(str(path)).module()

@@ -171,7 +171,10 @@ def test_a_damaged_archive_has_no_targets(tmp_path: Path) -> None:
     assert not target.claims(path)
 
 
-def test_a_file_of_another_maker_is_not_opened(tmp_path: Path) -> None:
+def test_a_file_of_another_maker_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, "_load_package", lambda: None)
     with pytest.raises(RunnerError, check=has_code(ErrorCode.CONSENT_REQUIRED)):
         target.open_runner(with_engine(tmp_path), "cuda", signature_of("x:float32[1,1,8,8]"))
 
