@@ -230,8 +230,8 @@ def _cost_table(results: Sequence[SeedResult]) -> list[str]:
                 percent_text(report.machine.other_load), "yes" if report.machine.loaded else "no",
                 count_text(report.threads, "thread"),
                 f"{report.seconds:g} s x {len(times)}",
-                seconds_text(report.opening_seconds), seconds_text(report.elapsed),
-                f"{(report.elapsed - report.opening_seconds) / measured:.2f}" if measured else "",
+                seconds_text(report.seconds_to_open), seconds_text(report.elapsed),
+                f"{(report.elapsed - report.seconds_to_open) / measured:.2f}" if measured else "",
                 export if number == 1 else "",
             ))  # fmt: skip
     head = ("model", ">benchmark", "date", ">load of others", "too loaded", "threads", ">measured",

@@ -20,6 +20,7 @@ from .run_options import file_move, load_public_key, process_bounds, run_call
 
 if TYPE_CHECKING:
     from ..pipeline.order import Source
+    from ..pipeline.recorded_run import Moved
 
 _RECORDED = ("model", "model-arg", "method", "weights-key", "input", "static", "drop-output")
 
@@ -171,7 +172,7 @@ def _read_segments(given: Given) -> SegmentOptions | None:
     return None
 
 
-def _read_recorded(folder: Path, given: Given) -> Source:
+def _read_recorded(folder: Path, moved: Moved) -> Source:
     """Return the model of an output folder with its recorded inputs.
 
     Raises:
@@ -181,7 +182,7 @@ def _read_recorded(folder: Path, given: Given) -> Source:
 
     manifest = load_manifest(folder)
     try:
-        source = source_from_record(manifest, folder, file_move(given))
+        source = source_from_record(manifest, folder, moved)
     except CheckpointError as error:
         if error.option != "checkpoint":
             raise
@@ -204,7 +205,7 @@ def _inspect_breaks(path: Path, given: Given) -> None:
     call = read_record(CallOptions, given)
     if (path / MANIFEST_FILE).is_file():
         refuse(given, _RECORDED, f"with the output folder {path}", "pass the checkpoint")
-        source = _read_recorded(path, given)
+        source = _read_recorded(path, file_move(given))
     else:
         source = make_source(path, given)
     arguments = {

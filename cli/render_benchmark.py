@@ -159,7 +159,7 @@ def _machine_text(report: BenchmarkReport) -> str:
         f"{report.device}, {report.threads} of {machine.cores} cores ({machine.processor}), "
         f"{report.seconds:g} s for each row; {report.date[:10]}; {versions}; "
         f"other processes used {machine.other_load:.0%} of the cores; took {report.elapsed:.0f} s, "
-        f"{report.opening_seconds:.0f} s of them to open and warm up"
+        f"{report.seconds_to_open:.0f} s of them to open and warm up"
     )
 
 

@@ -316,7 +316,7 @@ def _machine_section(report: BenchmarkReport) -> Markup:
             "measured for",
             f"{report.seconds:g} s for each row; {report.elapsed:.0f} s in all",
         ),
-        ("opening and warm-up", f"{report.opening_seconds:.0f} s"),
+        ("opening and warm-up", f"{report.seconds_to_open:.0f} s"),
         ("Python", machine.python),
         *machine.versions.items(),
     ]

@@ -140,7 +140,7 @@ class BenchmarkReport:
         return SLOWER if any(one.slower for one in self.compared) else 0
 
     @property
-    def opening_seconds(self) -> float:
+    def seconds_to_open(self) -> float:
         """The seconds to start, open and warm up all rows, one after the other."""
         return sum(row.opening for row in self.rows)
 
