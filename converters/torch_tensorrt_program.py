@@ -141,6 +141,7 @@ def preflight(job: Job) -> Preflight:
         warnings=plan.describe_left_out(),
         memory=archive_records.count_bytes(program),
         source=plan.source,
+        option="min-block-size",
     )
 
 

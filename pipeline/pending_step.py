@@ -23,6 +23,10 @@ from .run_context import (
     find_unreferenced_files,
 )
 
+_HELP = {  # what an option does against blockers, and its value
+    "plugins": ("give libraries for missing operators with ", "FILE"),
+    "min-block-size": ("allow smaller engines with ", "1"),
+}
 NOT_JUDGED = "built and not judged yet"  # of a step that is being judged, or whose run ended then
 
 
@@ -145,11 +149,8 @@ def _prepare_references(work: StepWork) -> tuple[FileRecord, ...]:
 
 def _blocker_error(step: Step, found: Preflight, logs: Path) -> ConversionError:
     more = f" (and {len(found.blockers) - 1} more)" if len(found.blockers) > 1 else ""
-    help_option = (
-        ("; give libraries for missing operators with ", Option(found.option, "FILE"))
-        if found.option
-        else ()
-    )
+    text, value = _HELP.get(found.option, ("", ""))
+    help_option = ("; ", text, Option(found.option, value)) if text else ()
     return ConversionError(
         f"{step.name} cannot be built: {found.blockers[0]}{more}",
         hint=Hint(f"see {logs / step.name}.log", *help_option),
