@@ -17,6 +17,7 @@ class LeftOutReason(StrEnum):
 
     NO_CONVERTER = "no converter"
     DYNAMIC_SIZES = "its converter needs fixed sizes"
+    ARGUMENTS = "its converter takes no such arguments"
     COMPLEX = "it reads or returns complex numbers"
     REQUESTED = "requested by --torch-ops"
     SMALL_BLOCK = "its block is smaller than --min-block-size"
