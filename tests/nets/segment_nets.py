@@ -133,7 +133,7 @@ class Rotary(nn.Module):
 
 
 class Sizes(nn.Module):
-    """What is computed from sizes: its nodes stay with those that read it, or stay in torch."""
+    """Sizes and what is computed from them, also across an operator that runs in torch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Sizes(nn.Module):
         mask = torch.arange(n) < half
         y = torch.where(mask[:, None], y, x.relu())
         top = torch.cat([y, torch.full((n, 1), 0.5)], -1)
-        return top[-half:].reshape(1, -1).tanh() * n
+        return top.sum(0).tanh() * half
 
 
 class Images(nn.Module):
@@ -166,21 +166,25 @@ class Images(nn.Module):
             z, scale_factor=2.0, mode="bilinear", align_corners=False
         )
         z = nn.functional.pixel_shuffle(self.last(torch.cat([y, z.roll(1, -1)], 1)), 2)
-        grid = nn.functional.affine_grid(torch.eye(2, 3).expand(x.shape[0], 2, 3), (1, 3, 8, 8))
+        rows = torch.eye(2, 3).expand(x.shape[0], 2, 3)
+        grid = nn.functional.affine_grid(rows, (x.shape[0], 3, 8, 8), align_corners=False)
         return nn.functional.grid_sample(z, grid, align_corners=False)
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer, which torch unrolls."""
+    """Cells of a recurrent net over three steps."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.head = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 4)
+        self.cell, self.head = nn.LSTMCell(8, 8), nn.Linear(8, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        y, last = self.layer(x)
-        found: Tensor = self.head(y + last.transpose(0, 1)).cumsum(1)
-        return found
+        state, memory = torch.zeros(x.shape[0], 8), torch.zeros(x.shape[0], 8)
+        found = []
+        for step in x.unbind(1):
+            state, memory = self.cell(step, (state, memory))
+            found.append(self.head(state))
+        return torch.stack(found, 1).cumsum(1)
 
 
 SHAPES = {
@@ -191,7 +195,7 @@ SHAPES = {
 
 
 def export_net(kind: type[nn.Module], *, dynamic: bool) -> torch.export.ExportedProgram:
-    """The program of a net, with a batch of 2 to 8 or a fixed one."""
+    """The program of a net, with a batch of at most 8 or a fixed one."""
     torch.manual_seed(0)
     batch = torch.export.Dim("batch", min=1, max=8)
     shapes = ({0: batch},) if dynamic else None
