@@ -23,6 +23,7 @@ class LeftOutReason(StrEnum):
     TYPE = "TensorRT does not have its type"
     BODY = "its body has operators that TensorRT does not take"
     DYNAMIC_SIZES = "its converter needs fixed sizes"
+    ARGUMENTS = "its converter takes no such arguments"
     COMPLEX = "it reads or returns complex numbers"
     REQUESTED = "requested by --torch-ops"
     SMALL_BLOCK = "its block is smaller than --min-block-size"

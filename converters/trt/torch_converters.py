@@ -10,7 +10,8 @@ from __future__ import annotations
 TABLE_VERSION = "2.13"
 
 
-def _operators(names: str) -> frozenset[str]:
+def operators(names: str) -> frozenset[str]:
+    """Return the names of ATen operators that a text lists."""
     return frozenset(f"aten.{name}" for name in names.split())
 
 
@@ -20,7 +21,7 @@ SIZE_FUNCTIONS = frozenset({
     "truediv",
 })  # fmt: skip
 # Converted on any arguments.
-CONVERTED = _operators(
+CONVERTED = operators(
     "_adaptive_avg_pool2d.default _adaptive_avg_pool3d.default _cdist_forward.default "
     "_pad_circular.default _pdist_forward.default _prelu_kernel.default _reshape_copy.default "
     "_softmax.default abs.default acos.default acosh.default adaptive_avg_pool1d.default "
@@ -55,7 +56,7 @@ CONVERTED = _operators(
     "upsample_trilinear3d.vec view.default where.self"
 )
 # Converted if the arguments fit the converter, which is only known where the package runs.
-CHECKED = _operators(
+CHECKED = operators(
     "_embedding_bag.default _native_batch_norm_legit.no_stats "
     "_native_batch_norm_legit_no_training.default _scaled_dot_product_cudnn_attention.default "
     "_scaled_dot_product_efficient_attention.default "
@@ -70,16 +71,18 @@ CHECKED = _operators(
     "rand.default randn.default randperm.default scaled_dot_product_attention.default "
     "sort.default split.Tensor split.sizes split_with_sizes.default topk.default"
 )
+# Converters of the operators that torch's own decompositions consist of.
+PRIMITIVES = frozenset({"prims.broadcast_in_dim.default", "prims.div.default", "prims.sum.default"})
 # Converted only where no size is dynamic.
-STATIC_ONLY = _operators(
+STATIC_ONLY = operators(
     "_cdist_forward.default as_strided.default diagonal.default empty.memory_format "
     "gather.default log1p.default native_dropout.default rand.default randn.default "
     "randperm.default resize_.default"
-)
+) | {"prims.broadcast_in_dim.default"}
 # The size of the output depends on the data; the engine then allocates it.
-DATA_DEPENDENT = _operators("index.Tensor nonzero.default")
+DATA_DEPENDENT = operators("index.Tensor nonzero.default")
 # Not decomposed, though torch's own table does.
-NOT_DECOMPOSED = _operators(
+NOT_DECOMPOSED = operators(
     "_chunk_cat.default _prelu_kernel.default _safe_softmax.default "
     "_scaled_dot_product_flash_attention_for_cpu.default _unsafe_index_put.default "
     "_unsafe_masked_index.default _unsafe_masked_index_put_accumulate.default "
@@ -98,12 +101,4 @@ NOT_DECOMPOSED = _operators(
     "unsafe_split_with_sizes.default upsample_bicubic2d.vec upsample_linear1d.default "
     "upsample_linear1d.vec upsample_nearest1d.vec upsample_nearest3d.vec "
     "upsample_trilinear3d.vec vdot.default"
-)
-# Decomposed by the package alone into operators that have converters.
-DECOMPOSED = _operators(
-    "_fused_rms_norm.default _log_softmax.default _native_batch_norm_legit_functional.default "
-    "empty_permuted.default empty_strided.default full_like.default linalg_vector_norm.default "
-    "masked_scatter.default "
-    "repeat.default scatter_add.default scatter_reduce.two slice_scatter.default unfold.default "
-    "var.correction var_mean.correction"
 )

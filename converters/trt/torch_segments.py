@@ -1,10 +1,10 @@
 """The segments that torch-tensorrt would make of a program: engines, and what stays in torch.
 
-The plan needs neither the package nor a GPU. The operators are those after the package's
-decompositions, without what is constant, and with max pools that return no indices; its other
-passes, which fuse or drop single operators, are left out. Nodes are collected in turns: all that
-are ready for TensorRT, then all that are ready for torch, and so on. A turn of TensorRT with fewer
-nodes than a block has joins the turn of torch before it.
+The plan needs neither the package nor a GPU. The graph is lowered as the package lowers it
+(`torch_lowering.py`). Nodes are collected in turns: all that are ready for TensorRT, then all that
+are ready for torch, and so on. What passes sizes or several results between converted nodes stays
+together: such a group waits until all that it reads is there. A turn of TensorRT with fewer nodes
+than a block has joins the turn of torch before it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ErrorCode, UsageError
 from ...core.segments import LeftOut, LeftOutReason, Segment, SegmentOptions, SegmentPlan
+from .torch_arguments import accepts_arguments, has_dynamic_sizes, needs_plugin
+from .torch_complex import IN_PAIRS
 from .torch_converters import (
     CHECKED,
     CONVERTED,
     DATA_DEPENDENT,
-    DECOMPOSED,
-    NOT_DECOMPOSED,
+    PRIMITIVES,
     SIZE_FUNCTIONS,
     STATIC_ONLY,
     TABLE_VERSION,
 )
+from .torch_lowering import lower_program, operator_name
 
 if TYPE_CHECKING:
     import torch
 
 SOURCE = f"the converters of torch-tensorrt {TABLE_VERSION}"
-_KNOWN = CONVERTED | CHECKED | DECOMPOSED
-_UNCERTAIN = CHECKED | DECOMPOSED
-_CHECKS = ("aten._assert", "aten.sym_constrain_range")  # dropped before the partition
+_KNOWN = CONVERTED | CHECKED | PRIMITIVES
+_Reasons = Mapping["torch.fx.Node", LeftOutReason | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,77 +55,17 @@ def plan_segments(
         UsageError: the program lacks an operator of `torch_ops`.
     """
     chosen = options or SegmentOptions()
-    nodes = _lower(program)
-    _check_operators(chosen.torch_ops, {operator_name(node) for node in nodes})
-    reasons = {node: _reason_of(node, chosen.torch_ops) for node in nodes}
-    turns = _merge_small(_take_turns(nodes, reasons), chosen.min_block_size)
+    module = lower_program(program)
+    _check_operators(chosen.torch_ops, set(map(operator_name, _calls(module))))
+    reasons: dict[torch.fx.Node, LeftOutReason | None] = {}
+    for node in _calls(module):
+        reasons[node] = _reason_of(node, chosen.torch_ops, reasons)
+    turns = _partition(module, reasons, chosen.min_block_size)
     return _describe(turns, reasons, chosen.min_block_size)
 
 
-def _lower(program: torch.export.ExportedProgram) -> list[torch.fx.Node]:
-    """Return the calls of the decomposed program whose results are used and not constant."""
-    import torch
-
-    table = torch.export.default_decompositions()
-    for operator in list(table):
-        if str(operator) in NOT_DECOMPOSED:
-            del table[operator]
-    lowered = program.run_decompositions(table)
-    _fuse_max_pools(lowered.graph)
-    calls = [node for node in lowered.graph.nodes if node.op == "call_function"]
-    used: set[torch.fx.Node] = set()
-    for node in reversed(calls):
-        if operator_name(node).startswith(_CHECKS):
-            continue
-        if any(user.op == "output" or user in used for user in node.users):
-            used.add(node)
-    given = set(lowered.graph_signature.user_inputs)
-    varying = {node for node in lowered.graph.nodes if node.name in given}
-    for node in calls:
-        if not varying.isdisjoint(node.all_input_nodes) or _is_random(node):
-            varying.add(node)
-    return [node for node in calls if node in used and node in varying]
-
-
-def _fuse_max_pools(graph: torch.fx.Graph) -> None:
-    """Replace max pools whose indices are not used, as the package does, by ones without them."""
-    import operator
-
-    import torch
-
-    for node in list(graph.nodes):
-        name = operator_name(node) if node.op == "call_function" else ""
-        users = list(node.users)
-        if not name.startswith("aten.max_pool") or "_with_indices." not in name or len(users) != 1:
-            continue
-        (first,) = users
-        if first.target is not operator.getitem or first.args[1] != 0:
-            continue
-        packet = name.removeprefix("aten.").partition("_with_indices")[0]
-        with graph.inserting_after(first):
-            plain = graph.call_function(
-                getattr(torch.ops.aten, packet).default, node.args, node.kwargs
-            )
-        plain.meta = {**node.meta, "val": first.meta["val"]}
-        first.replace_all_uses_with(plain)
-        graph.erase_node(first)
-        graph.erase_node(node)
-
-
-def _is_random(node: torch.fx.Node) -> bool:
-    """Return whether a call draws numbers, so that its result is no constant."""
-    import torch
-
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def operator_name(node: torch.fx.Node) -> str:
-    """Return the name of the operator that a node calls: `aten.add.Tensor`, or `operator.add`."""
-    target: Any = node.target
-    if not hasattr(target, "overloadpacket") and hasattr(target, "__name__"):
-        owner = "torch" if target.__name__.startswith("sym_") else "operator"
-        return f"{owner}.{target.__name__}"
-    return str(target)
+def _calls(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [node for node in module.graph.nodes if node.op == "call_function"]
 
 
 def _matches(name: str, operators: Collection[str]) -> bool:
@@ -145,7 +86,7 @@ def expand_operators(program: torch.export.ExportedProgram, names: Iterable[str]
     chosen = tuple(names)
     if not chosen:
         return set()
-    found = {operator_name(node) for node in _lower(program)}
+    found = set(map(operator_name, _calls(lower_program(program))))
     _check_operators(chosen, found)
     return {f"torch.ops.{one}" for one in found if any(_matches(name, (one,)) for name in chosen)}
 
@@ -162,23 +103,31 @@ def _check_operators(names: Iterable[str], operators: Collection[str]) -> None:
             )
 
 
-def _reason_of(node: torch.fx.Node, torch_ops: Iterable[str]) -> LeftOutReason | None:
+def _reason_of(
+    node: torch.fx.Node, torch_ops: Iterable[str], reasons: _Reasons
+) -> LeftOutReason | None:
     """Return why a node stays in torch; None if a converter takes it."""
     name = operator_name(node)
     if any(_matches(one, (name,)) for one in torch_ops):
         return LeftOutReason.REQUESTED
-    values = [*_tensors(node), *(one for arg in node.all_input_nodes for one in _tensors(arg))]
-    if any(one.is_complex() for one in values):
+    if any(one.is_complex() for arg in (node, *node.all_input_nodes) for one in _tensors(arg)):
         return LeftOutReason.COMPLEX
-    packet, _, overload = name.rpartition(".")
-    whole = {name, packet} if overload == "default" else {name}
-    if packet not in ("operator", "torch") and not whole & _KNOWN:
+    if name == "operator.getitem":
+        return next((reasons.get(one) for one in node.all_input_nodes), None)
+    if not _has_converter(node):
         return LeftOutReason.NO_CONVERTER
-    if packet in ("operator", "torch") and overload not in SIZE_FUNCTIONS:
-        return LeftOutReason.NO_CONVERTER
-    if name in STATIC_ONLY and any(_is_dynamic(one) for one in values):
+    if name in STATIC_ONLY and has_dynamic_sizes(node):
         return LeftOutReason.DYNAMIC_SIZES
-    return None
+    return None if accepts_arguments(name, node) else LeftOutReason.ARGUMENTS
+
+
+def _has_converter(node: torch.fx.Node) -> bool:
+    name = operator_name(node)
+    packet, _, overload = name.rpartition(".")
+    if packet in ("operator", "torch"):
+        return overload in SIZE_FUNCTIONS
+    whole = {name, packet} if overload == "default" else {name}
+    return bool(whole & _KNOWN) or bool(node.meta.get(IN_PAIRS))
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
@@ -189,30 +138,64 @@ def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
     return [one for one in tree_leaves(node.meta.get("val")) if isinstance(one, torch.Tensor)]
 
 
-def _is_dynamic(tensor: torch.Tensor) -> bool:
-    return any(not isinstance(size, int) for size in tensor.shape)
+def _partition(module: torch.fx.GraphModule, reasons: _Reasons, least: int) -> list[_Turn]:
+    """Return the turns; all is torch's where a block has more nodes than have converters."""
+    from torch.fx.passes.tools_common import FxNetAccFusionsFinder
+
+    converted = {node for node, reason in reasons.items() if reason is None}
+    if len(converted) < max(least, 1):
+        return [_Turn(engine=False, nodes=list(reasons))]
+    inside = reasons.keys()
+    needs = {node: {one for one in node.all_input_nodes if one in inside} for node in reasons}
+    turns = _take_turns(needs, converted)
+    if len(converted) < len(reasons):
+        _join_groups(needs, FxNetAccFusionsFinder(module, set(converted))())
+        joined = _take_turns(needs, converted)
+        if sum(len(one.nodes) for one in joined) == len(reasons):  # no groups wait for each other
+            turns = joined
+    return _merge_small(turns, least)
+
+
+def _join_groups(
+    needs: Mapping[torch.fx.Node, set[torch.fx.Node]],
+    groups: Mapping[torch.fx.Node, set[torch.fx.Node]],
+) -> None:
+    """Let each node of a group need what the group reads, and its readers need all of the group."""
+    for node, group in groups.items():
+        for one in group:
+            needs[node].update(needs[one] - group)
+            for user in one.users:
+                if user not in group and user in needs:
+                    needs[user].add(node)
 
 
 def _take_turns(
-    nodes: Sequence[torch.fx.Node], reasons: Mapping[torch.fx.Node, LeftOutReason | None]
+    needs: Mapping[torch.fx.Node, set[torch.fx.Node]], converted: Collection[torch.fx.Node]
 ) -> list[_Turn]:
-    """Return the turns; the first is torch's if one of its nodes is ready at once."""
-    inside = set(nodes)
-    left = {node: {one for one in node.all_input_nodes if one in inside} for node in nodes}
-    engine = all(reasons[node] is None for node in nodes if not left[node])
+    """Return the turns; the first is torch's if one of its nodes is ready at once.
+
+    Nodes that wait for each other are left out.
+    """
+    order = {node: place for place, node in enumerate(needs)}
+    waiting = {node: len(needed) for node, needed in needs.items()}
+    readers: dict[torch.fx.Node, list[torch.fx.Node]] = {node: [] for node in needs}
+    ready: dict[bool, list[torch.fx.Node]] = {True: [], False: []}
+    for node, needed in needs.items():
+        for one in needed:
+            readers[one].append(node)
+        if not needed:
+            ready[node in converted].append(node)
+    engine = not ready[False]
     turns: list[_Turn] = []
-    while left:
+    while ready[engine]:
         taken: list[torch.fx.Node] = []
-        done: set[torch.fx.Node] = set()
-        for node in list(left):  # in order: what a node reads comes before it
-            if (reasons[node] is None) is engine and left[node] <= done:
-                taken.append(node)
-                done.add(node)
-                del left[node]
-        for waiting in left.values():
-            waiting.difference_update(done)
-        if taken:
-            turns.append(_Turn(engine=engine, nodes=taken))
+        while ready[engine]:
+            taken.append(ready[engine].pop())
+            for reader in readers[taken[-1]]:
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    ready[reader in converted].append(reader)
+        turns.append(_Turn(engine=engine, nodes=sorted(taken, key=order.__getitem__)))
         engine = not engine
     return turns
 
@@ -229,9 +212,7 @@ def _merge_small(turns: Iterable[_Turn], least: int) -> list[_Turn]:
     return merged
 
 
-def _describe(
-    turns: Sequence[_Turn], reasons: Mapping[torch.fx.Node, LeftOutReason | None], least: int
-) -> SegmentPlan:
+def _describe(turns: Sequence[_Turn], reasons: _Reasons, least: int) -> SegmentPlan:
     """Return the plan with the share of each segment."""
     work = {node: _flops(node) for node in reasons}
     unit = "FLOPs" if any(work.values()) else "operators"
@@ -241,13 +222,13 @@ def _describe(
     segments = tuple(
         Segment(
             engine=turn.engine,
-            operators=dict(Counter(map(operator_name, turn.nodes))),
+            operators=_count(turn.nodes),
             nodes=len(turn.nodes),
             share=sum(work[node] for node in turn.nodes) / total,
         )
         for turn in turns
     )
-    in_engines = [operator_name(node) for turn in turns if turn.engine for node in turn.nodes]
+    in_engines = [node for turn in turns if turn.engine for node in turn.nodes]
     return SegmentPlan(
         segments=segments,
         switches=max(len(segments) - 1, 0),
@@ -255,15 +236,22 @@ def _describe(
         work=unit,
         min_block_size=least,
         left_out=_list_left_out(turns, reasons),
-        uncertain=dict(Counter(name for name in in_engines if name in _UNCERTAIN)),
+        uncertain=_count(node for node in in_engines if _is_uncertain(node)),
         source=SOURCE,
-        data_dependent=dict(Counter(name for name in in_engines if name in DATA_DEPENDENT)),
+        data_dependent=_count(node for node in in_engines if operator_name(node) in DATA_DEPENDENT),
     )
 
 
-def _list_left_out(
-    turns: Iterable[_Turn], reasons: Mapping[torch.fx.Node, LeftOutReason | None]
-) -> tuple[LeftOut, ...]:
+def _is_uncertain(node: torch.fx.Node) -> bool:
+    """Return whether it depends on the GPU host, or on several operators, if it is in an engine."""
+    return needs_plugin(node) or bool(node.meta.get(IN_PAIRS))
+
+
+def _count(nodes: Iterable[torch.fx.Node]) -> dict[str, int]:
+    return dict(Counter(map(operator_name, nodes)))
+
+
+def _list_left_out(turns: Iterable[_Turn], reasons: _Reasons) -> tuple[LeftOut, ...]:
     """Return the operators in torch by name and reason, the first module of each."""
     groups: dict[tuple[str, LeftOutReason], list[torch.fx.Node]] = {}
     for turn in turns:
