@@ -216,6 +216,23 @@ def test_a_model_without_its_engine_is_not_opened(tmp_path: Path) -> None:
         target.open_runner(path, "cuda", signature_of(X), {"trust_engine": "true"})
 
 
+def test_an_engine_in_a_folder_within_is_found(tmp_path: Path) -> None:
+    path = context_model(tmp_path, engine="within/model_1.engine")
+    assert find_engines(path) == (tmp_path / "within" / "model_1.engine",)
+    assert target.inspect(path).facts["engines"] == "1"
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "[" * 200_000], ids=["cut", "list", "deep"])
+@pytest.mark.usefixtures("gpu")
+def test_options_that_cannot_be_read_are_an_error(tmp_path: Path, text: str) -> None:
+    path = context_model(tmp_path)
+    model = onnx.load(path)
+    helper.set_model_props(model, {"modelc.provider_options": text})
+    onnx.save_model(model, str(path))
+    with pytest.raises(RunnerError, check=has_code(ErrorCode.CORRUPT_FILE)):
+        target.open_runner(path, "cuda", signature_of(X), {"trust_engine": "true"})
+
+
 def test_it_runs_on_cuda_alone(tmp_path: Path) -> None:
     with pytest.raises(MissingError, check=has_code(ErrorCode.UNSUPPORTED)):
         target.open_runner(context_model(tmp_path), "cpu", signature_of(X))
