@@ -175,11 +175,13 @@ def _finish(folder: Path, given: Given) -> None:
         f"run modelc build-trt {folder}, or pass a checkpoint",
     )  # fmt: skip
     steps = plan_pending(load_manifest(folder).pending)
+    trusts_code = bool(given.get("trust") or given.get("trust-engine"))
+    wanted = tuple(step.wanted for step in steps)
     request = FinishRequest(
         out=folder,
         moved=file_move(given),
         judging=make_judging(given, read_limits(call.tolerance)),
-        settings=make_settings(given, tuple(step.wanted for step in steps)),
+        settings=make_settings({**given, "trust-engine": trusts_code}, wanted),
         cache=None if call.no_cache else cache_folder(),
         measuring=make_measuring(given, calibrates=False),
     )

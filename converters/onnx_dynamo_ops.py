@@ -56,11 +56,15 @@ def attention(  # noqa: PLR0913, PLR0917 - the operator's own
     """Translate as the exporter does, with 0 for a query whose mask hides all keys, as in torch.
 
     ONNX's Softmax gives NaN in such a row, or the mean over all keys, depending on the fill value.
-    The exporter takes four dims alone: tensors without heads, or without a batch, get them here.
+    The exporter takes four dims alone: tensors without heads, or without a batch, get them here. Of
+    three dims, the first is the batch, or the heads if groups of queries share keys.
     """
-    if len(query.shape) < _HEADED:
-        axes = [1] if len(query.shape) > _MATRIX else [0, 1]
-        if attn_mask is not None and len(attn_mask.shape) == len(query.shape) > _MATRIX:
+    rank = len(query.shape)
+    if rank < _HEADED:
+        axes = [0, 1] if rank == _MATRIX else [0 if enable_gqa else 1]
+        if attn_mask is not None and len(attn_mask.shape) < _MATRIX:
+            attn_mask = _unsqueeze(op, attn_mask, [0])
+        elif attn_mask is not None and len(attn_mask.shape) == rank > _MATRIX:
             attn_mask = _unsqueeze(op, attn_mask, axes)
         query, key, value = (_unsqueeze(op, one, axes) for one in (query, key, value))
         others = (attn_mask, dropout_p, is_causal, scale, enable_gqa)

@@ -26,6 +26,7 @@ from ..core.errors import (
     Option,
     RunnerError,
     UsageError,
+    first_line,
 )
 from ..core.kinds import Capture, Precision
 from ..core.segments import SegmentOptions
@@ -316,9 +317,27 @@ def open_runner(
             hint="copy the files that the manifest lists for it",
             code=ErrorCode.NOT_FOUND,
         )
+    return ProviderRunner(_open_session(path, _opening_options(path)))
+
+
+def _opening_options(path: Path) -> dict[str, str]:
+    """Return the options of the build with the place of the engines; none of a context model.
+
+    Raises:
+        RunnerError: its metadata holds no such options.
+    """
     text = read_metadata(path).get(_OPTIONS, "")
-    cached = cache_options(path.name.removesuffix(SUFFIX), path.parent)
-    return ProviderRunner(_open_session(path, {**json.loads(text), **cached} if text else {}))
+    if not text:
+        return {}
+    try:
+        options = {str(name): str(value) for name, value in json.loads(text).items()}
+    except (AttributeError, ValueError, RecursionError) as error:
+        raise RunnerError(
+            f"{path.name} does not hold the options of its build: {first_line(error)}",
+            hint="give the file as modelc made it",
+            code=ErrorCode.CORRUPT_FILE,
+        ) from error
+    return {**options, **cache_options(path.name.removesuffix(SUFFIX), path.parent)}
 
 
 class ProviderRunner(onnx_sessions.OnnxRunner):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..converters.registry import TARGETS
-from ..core.contract import EAGER, Target
-from ..core.errors import ModelcError
+from ..core.contract import EAGER, Native, Target
+from ..core.errors import CheckpointError, ModelcError
 from ..core.events import Noted, Tell, ignore_events
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.process import relax_gc
@@ -29,6 +29,8 @@ from .run_order import execute_step, make_workspace
 from .run_progress import Progress
 
 _CHANGED_EXIT_CODE = 1  # as for a rejected artifact
+_CONSENT = "trust_engine"  # the setting that allows code in an engine
+_PLUGINS = "plugins"  # the setting that names libraries to load
 
 
 def finish_pending(
@@ -79,32 +81,48 @@ def finish_pending(
         workspace = make_workspace(order, place, progress)
         labelled = opened.open_labelled(order.measuring, held)
         run = _FinishRun(
-            order=order, opened=opened, workspace=workspace, samples=RunSamples(labelled=labelled)
-        )
+            order=order, opened=opened, workspace=workspace, samples=RunSamples(labelled=labelled),
+            given=request.settings,
+        )  # fmt: skip
         for step, pending in zip(plan, manifest.pending, strict=True):
             if step.name not in request.resume.done:
-                mine = replace(pending, settings={**pending.settings, **request.settings})
-                done = run.finish(step, mine, done)
+                done = run.finish(step, pending, done)
         return done
 
 
-def _reuse_built(step: Step, settings: Mapping[str, str], context: RunContext) -> Step:
-    """Return the step without its built files if they are not for this host and its settings."""
+def _reuse_built(step: Step, given: Mapping[str, str], context: RunContext) -> Step:
+    """Return the step without its built files if they are not for this host and its settings.
+
+    Files that may run code are built again without consent in this run, which `given` holds: the
+    record of a stranger's folder may hold consent too.
+    """
     target, built = step.target, step.built
-    if built is None or not isinstance(target, HostBound):
+    if built is None:
         return step
-    folder = context.workspace.folder.path
-    then, now = (
-        {name: value for name, value in some.items() if name not in target.RUN_SETTINGS}
-        for some in (built.settings, settings)
-    )
-    file = built.files[0].name
-    if describe_changed_file(built, folder) or (then == now and target.is_for_host(folder / file)):
-        return step  # a changed file is a failure
+    folder, file = context.workspace.folder.path, built.files[0].name
+    if describe_changed_file(built, folder):
+        return step  # a failure
+    consented = built.settings.get(_CONSENT) in (None, given.get(_CONSENT))
+    if isinstance(target, Native) and target.distrust_reason(folder / file, given):
+        consented = False
+    fits = not isinstance(target, HostBound) or target.is_for_host(folder / file)
+    if (
+        consented
+        and fits
+        and _list_built(target, built.settings) == _list_built(target, context.order.settings)
+    ):
+        return step
     context.workspace.progress.note(
-        f"{step.name}: {file} was built for another host or with other options: built again"
+        f"{step.name}: {file} was built for another host, with other options or by a maker who is "
+        "not trusted here (--trust): built again"
     )
     return replace(step, built=None)
+
+
+def _list_built(target: Target, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that change what is built."""
+    others = target.RUN_SETTINGS if isinstance(target, HostBound) else {_CONSENT}
+    return {name: value for name, value in settings.items() if name not in others}
 
 
 def _check_finished(manifest: Manifest, folder: Path, tell: Tell) -> Manifest:
@@ -127,8 +145,9 @@ def _check_finished(manifest: Manifest, folder: Path, tell: Tell) -> Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class _FinishRun:
-    """What the pending steps of a folder share while they are finished."""
+    """What the pending steps of a folder share; `given` are the settings of this run."""
 
+    given: Mapping[str, str]
     order: Order
     opened: FinishReference
     workspace: Workspace
@@ -137,6 +156,11 @@ class _FinishRun:
     def finish(self, step: Step, pending: Pending, manifest: Manifest) -> Manifest:
         """Execute the step, if the artifact that it is built from is unchanged."""
         folder, progress = self.workspace.folder, self.workspace.progress
+        plugins = pending.settings.get(_PLUGINS)
+        if plugins not in (None, self.given.get(_PLUGINS)):
+            message = f"not finished: its record names the plugins {plugins}, which run code"
+            hint = "give them as --plugins, only if you trust their maker"
+            return self._fail(step, message, hint, manifest, CheckpointError.exit_code)
         parent = next((a for a in manifest.artifacts if a.name == pending.made_from), None)
         reason = _describe_altered(step, pending, parent, folder)
         if parent is None or reason:
@@ -149,7 +173,7 @@ class _FinishRun:
         order = replace(
             self.order,
             judging=self.order.judging.use_limits(pending.limits),
-            settings=pending.settings,
+            settings={**pending.settings, **self.given},
             references=bool(pending.references),
         )
         feeds = load_samples(parent, folder.path)
@@ -160,10 +184,13 @@ class _FinishRun:
             workspace=self.workspace,
             samples=replace(self.samples, held_out=held_out, record=parent.calibration),
         )
-        return execute_step(_reuse_built(step, pending.settings, context), manifest, context)
+        return execute_step(_reuse_built(step, self.given, context), manifest, context)
 
-    def _fail(self, step: Step, message: str, hint: str, manifest: Manifest) -> Manifest:
-        failure = Failure(step=step.name, message=message, hint=hint, exit_code=_CHANGED_EXIT_CODE)
+    def _fail(
+        self, step: Step, message: str, hint: str, manifest: Manifest,
+        exit_code: int = _CHANGED_EXIT_CODE,
+    ) -> Manifest:  # fmt: skip
+        failure = Failure(step=step.name, message=message, hint=hint, exit_code=exit_code)
         done = replace(manifest, failures=(*manifest.failures, failure))
         write_manifest(done, self.workspace.folder.path)
         return done

@@ -81,8 +81,12 @@ def _product_scale(node: onnx.NodeProto, wiring: GraphWiring) -> Array | None:
     if weights is None or weights.input[0] not in wiring.constants or scales[0].size != 1:
         return None
     by_row = node.op_type == "Conv" or int_attribute(node, "transB", 0)
-    axis = int_attribute(weights, "axis", 1) % len(wiring.constants[weights.input[0]].dims)
-    if scales[1].size > 1 and axis != (0 if by_row else 1):
+    rank = len(wiring.constants[weights.input[0]].dims)
+    axis = int_attribute(weights, "axis", 1) % max(rank, 1)
+    if scales[1].size > 1 and (
+        axis != (0 if by_row else rank - 1)
+        or len(weights.input) < WITH_ZERO  # its kernels want a zero point for each scale
+    ):
         return None
     product: Array = scales[0] * scales[1]
     return product
@@ -98,14 +102,14 @@ def _replace_bias(
     steps = np.rint(bias / np.where(scale > 0, scale, np.nan))
     if not np.all(np.abs(steps) <= _MAX_BIAS):
         return False
-    stem = f"{reader.name or reader.output[0]}_bias"
-    names = [f"{stem}_{part}" for part in ("quantized", "scale", "zero_point")]
+    stem = f"{reader.output[0]}::bias"  # unique: two nodes may still have one name
+    names = [f"{stem}::{part}" for part in ("quantized", "scale", "zero_point")]
     shape = scale.shape if scale.size > 1 else ()
     arrays = (
         steps.astype(np.int32), scale.astype(np.float32).reshape(shape), np.zeros(shape, np.int32),
     )  # fmt: skip
     graph.initializer.extend(map(numpy_helper.from_array, arrays, names))
-    made = helper.make_node(DEQUANTIZE, names, [f"{stem}_dequantized"], name=f"{stem}_DQ")
+    made = helper.make_node(DEQUANTIZE, names, [f"{stem}::dequantized"], name=stem)
     if shape:
         made.attribute.append(helper.make_attribute("axis", 0))
     graph.node.append(made)  # the nodes are sorted afterwards

@@ -59,7 +59,7 @@ def find_engines(path: Path) -> tuple[Path, ...]:
     """
     named = [_engine_name(path, node) for node in _contexts(read_graph(path))]
     if named:
-        return tuple(path.with_name(name) for name in named)
+        return tuple(path.parent / name for name in named)
     stem = path.name.removesuffix(SUFFIX)
     files = (one for one in path.parent.iterdir() if one.name.startswith(f"{stem}_"))
     return tuple(sorted(one for one in files if one.suffix == _ENGINE))

@@ -151,10 +151,10 @@ def _varies(value: Value, varying: Collection[Node]) -> bool:
 
 def _judge_node(node: Node, model: Model, origins: Mapping[str, NodeOrigin]) -> _NodeVerdict:
     """Ask the table for a node; one with bodies is taken if all nodes inside it are."""
-    inside = [*(one for body in _bodies(node) for one in body.all_nodes())]
+    inside = [one for body in _bodies(node) for one in body]  # each judges its own bodies
     function = model.functions.get((node.domain, node.op_type, node.overload))
     if function is not None:
-        inside += function.all_nodes()
+        inside += function
         found: list[TrtFinding] = []
     else:
         found = check_node(node, origins)
@@ -165,12 +165,12 @@ def _judge_node(node: Node, model: Model, origins: Mapping[str, NodeOrigin]) -> 
         named = reason is not LeftOutReason.NO_IMPORTER
         detail = first.what.removeprefix(f"{node.op_type}: ") if named else ""
         return _NodeVerdict(reason=reason, detail=detail)
-    inner = {one.op_type: _judge_node(one, model, origins) for one in inside}
-    rejected = [name for name, one in inner.items() if one.reason is not None]
+    inner = [(one.op_type, _judge_node(one, model, origins)) for one in inside]
+    rejected = dict.fromkeys(name for name, one in inner if one.reason is not None)
     if rejected:
         return _NodeVerdict(reason=LeftOutReason.BODY, detail=", ".join(rejected))
     doubts = [one for one in found if one.fault is not TrtFault.SIZE_FROM_DATA]
-    return _NodeVerdict(uncertain=bool(doubts) or any(one.uncertain for one in inner.values()))
+    return _NodeVerdict(uncertain=bool(doubts) or any(one.uncertain for _, one in inner))
 
 
 def _find_engines(

@@ -22,6 +22,10 @@ from .trt_findings import Model, Value, element_type, tensor_shape
 PROVIDER = "TensorrtExecutionProvider"
 _ON = "1"
 _INTEGERS = frozenset({"INT32", "INT64"})
+_CONTAINERS = frozenset({
+    "Optional", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
+    "SequenceMap", "SplitToSequence",
+})  # fmt: skip  # their results are no tensors, though onnx_ir may say so
 _APART = ",:"  # characters that separate the entries of a profile
 _ENDS = ("min", "opt", "max")
 
@@ -126,7 +130,8 @@ def measure_ranges(job: Job, path: Path, model: Model) -> Ranges:
     Raises:
         ConversionError: ONNX Runtime cannot run the model at these sizes.
     """
-    names = [value.name or "" for node in model.graph for value in node.outputs if _is_open(value)]
+    nodes = [node for node in model.graph if node.op_type not in _CONTAINERS]
+    names = [value.name or "" for node in nodes for value in node.outputs if _is_open(value)]
     graph = load_model(path)
     measured = [
         call_framework(
@@ -138,7 +143,7 @@ def measure_ranges(job: Job, path: Path, model: Model) -> Ranges:
     found: dict[str, tuple[Shape, Shape, Shape]] = {}
     for name in names:
         low, typical, high = (one[name] for one in measured)
-        if len(low) == len(typical) == len(high):
+        if 0 < len(low) == len(typical) == len(high):
             found[name] = _sort_sizes(low, typical, high)
     return found
 

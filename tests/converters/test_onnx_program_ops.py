@@ -174,6 +174,22 @@ ATTENTIONS: dict[str, Callable[[Tensor], Tensor]] = {
         x, x, x, attn_mask=x[:, None, :, 0] > -9
     ),
     "matrices": lambda x: functional.scaled_dot_product_attention(x[0], x[0] + 1, x[0]),
+    "mask-of-one-dim": lambda x: functional.scaled_dot_product_attention(
+        x, x, x, attn_mask=x[0, :, 0]
+    ),
+    "other-lengths": lambda x: functional.scaled_dot_product_attention(
+        x, x[:, :1] + x[0, :3, :1], x[:, :1, :5] + x[0, :3, :1] + 1
+    ),
+    "grouped": lambda x: functional.scaled_dot_product_attention(
+        x[:1].repeat(4, 1, 1), x[:1].repeat(2, 1, 1), x[:1].repeat(2, 1, 1) + 1, enable_gqa=True
+    ),
+    "grouped-mask": lambda x: functional.scaled_dot_product_attention(
+        x[:1].repeat(4, 1, 1),
+        x[:1].repeat(2, 1, 1),
+        x[:1].repeat(2, 1, 1),
+        enable_gqa=True,
+        attn_mask=x[:1, :, :1] * x[:1, None, :, 0],
+    ),
 }
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from modelc.core.contract import Feed, Inspection, Job, Outputs, Preflight, Readiness, Target
-from modelc.core.errors import ConversionError, RunnerError
+from modelc.core.errors import CheckpointError, ConversionError, RunnerError
 from modelc.core.manifest import Manifest
 from modelc.pipeline.finish_pending import finish_pending
-from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Order
 from modelc.pipeline.provenance.verify_folder import verify_folder
 from modelc.pipeline.recorded_run import FinishRequest
@@ -28,10 +28,20 @@ READY = Readiness(ready=True, version="1")
 BUILT = "pending/model.engine"
 
 
-def engine(fake: Callable[..., Fake], *, ready: Readiness, **parts: Any) -> tuple[Target, ...]:
+@dataclass(frozen=True, kw_only=True)
+class NativeEngine(Engine):
+    """An engine that runs its maker's code, whom only a setting of this run makes trusted."""
+
+    def distrust_reason(self, path: Path, settings: Mapping[str, str]) -> str:
+        return "" if settings.get("trust_engine") == "true" else f"{path.name} is code"
+
+
+def engine(
+    fake: Callable[..., Fake], *, ready: Readiness, kind: type[Engine] = Engine, **parts: Any
+) -> tuple[Target, ...]:
     """The table of a host: the fake parent, and an engine that can at least be built."""
     plain = fake()
-    made = Engine(
+    made = kind(
         NAME="engine",
         SUFFIX=".engine",
         MADE_FROM=dict.fromkeys(plain.MADE_FROM, "fake"),
@@ -192,3 +202,38 @@ def test_a_failed_build_is_a_failure(order: Orders, fake: Callable[..., Fake]) -
     targets = engine(fake, ready=BUILDS, found=clear, on_convert=rejects)
     found = run(order("engine"), targets=targets)
     assert (found.exit_code, found.pending) == (5, ())
+
+
+def record_settings(prepared: Manifest, out: Path, **settings: str) -> None:
+    """Let the manifest say that the step was prepared with these settings."""
+    (pending,) = prepared.pending
+    write_manifest(replace(prepared, pending=(replace(pending, settings=settings),)), out)
+
+
+@pytest.mark.parametrize("kind", [Engine, NativeEngine])
+@pytest.mark.parametrize("given", [{}, {"trust_engine": "true"}], ids=["no consent", "consent"])
+def test_consent_in_the_record_opens_no_built_file(
+    prepared: Manifest, fake: Callable[..., Fake], tmp_path: Path, kind: type[Engine],
+    given: dict[str, str],
+) -> None:  # fmt: skip
+    record_settings(prepared, tmp_path / "out", trust_engine="true")
+    jobs: list[Job] = []
+    targets = engine(fake, ready=READY, kind=kind, on_convert=jobs.append)
+    request = FinishRequest(out=tmp_path / "out", settings=given)
+    done = finish_pending(request, targets=targets)
+    assert len(jobs) == (not given)
+    assert (done.pending, done.exit_code) == ((), 0)
+
+
+@pytest.mark.parametrize("given", [{}, {"plugins": "/b.so"}, {"plugins": "/a.so"}])
+def test_plugins_of_the_record_are_loaded_only_if_they_are_given(
+    prepared: Manifest, fake: Callable[..., Fake], tmp_path: Path, given: dict[str, str]
+) -> None:
+    record_settings(prepared, tmp_path / "out", plugins="/a.so")
+    opened: list[str] = []
+    targets = engine(fake, ready=READY, on_settings=lambda one: opened.append(one["plugins"]))
+    request = FinishRequest(out=tmp_path / "out", settings=given)
+    done = finish_pending(request, targets=targets)
+    consented = given == {"plugins": "/a.so"}
+    assert {*opened} == ({"/a.so"} if consented else set())
+    assert done.exit_code == (0 if consented else CheckpointError.exit_code)

@@ -64,7 +64,7 @@ def test_the_outputs_stay_within_half_a_step(name: str, per_channel: bool) -> No
     (before,) = map(np.asarray, ReferenceEvaluator(made).run(None, feed))
     assert quantize_biases(made) == 1
     nodes = {node.output[0]: node for node in made.graph.node}
-    added = next(node for key, node in nodes.items() if key.endswith("_bias_dequantized"))
+    added = next(node for key, node in nodes.items() if key.endswith("::bias::dequantized"))
     made.graph.node.remove(added)
     made.graph.node.insert(0, added)
     onnx.checker.check_model(made)
@@ -86,7 +86,7 @@ def operators(model: onnx.ModelProto, path: Path) -> Counter[str]:
     """The operators that ONNX Runtime runs."""
     nodes = list(model.graph.node)
     del model.graph.node[:]
-    model.graph.node.extend(sorted(nodes, key=lambda one: not one.name.endswith("_bias_DQ")))
+    model.graph.node.extend(sorted(nodes, key=lambda one: not one.name.endswith("::bias")))
     if any(node.op_type == "Conv" for node in nodes):  # its kernel also needs a quantized output
         last = next(node for node in model.graph.node if node.op_type == "Conv")
         last.output[0] = "c"
@@ -113,3 +113,31 @@ def test_a_product_with_float_weights_keeps_its_bias() -> None:
             node.input[1] = "plain"
     made.graph.initializer.append(numpy_helper.from_array(np.ones((4, 6), np.float32), "plain"))
     assert quantize_biases(made) == 0
+
+
+def test_the_biases_of_nodes_of_one_name_stay_apart() -> None:
+    made = quantized("Gemm")
+    made.graph.node[-1].output[0] = "first"
+    made.graph.node.extend([
+        onnx.helper.make_node("Gemm", ["a", "w", "other"], ["second"], name="node3"),
+        onnx.helper.make_node("Sub", ["first", "second"], ["y"], name="sub"),
+    ])  # fmt: skip
+    made.graph.initializer.extend([
+        numpy_helper.from_array(np.arange(6, dtype=np.float32), "other"),
+        numpy_helper.from_array(np.zeros(6, np.float32), "node3_bias_scale"),
+    ])  # fmt: skip
+    assert quantize_biases(made) == 2
+    names = [tensor.name for tensor in made.graph.initializer]
+    outputs = [name for node in made.graph.node for name in node.output]
+    assert len(names + outputs) == len({*names, *outputs})
+
+
+def test_scales_without_zero_points_keep_their_bias(tmp_path: Path) -> None:
+    made = quantized("MatMul")
+    for node in made.graph.node:
+        if node.output[0] == "w":
+            del node.input[2]
+    assert quantize_biases(made) == 0
+    operators(made, tmp_path / "optimized.onnx")
+    feed = {"x": np.ones((2, 4), np.float32)}
+    onnxruntime.InferenceSession(made.SerializeToString()).run(None, feed)

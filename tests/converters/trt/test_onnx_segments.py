@@ -98,6 +98,27 @@ def test_a_branch_is_taken_if_its_bodies_are(plan_of: Plan, then: str, engine: b
     assert [one.reason for one in plan.left_out] == [] if engine else [LeftOutReason.BODY]
 
 
+def test_a_body_is_rejected_for_any_of_its_nodes(plan_of: Plan) -> None:
+    """The last of two nodes of one operator is taken, the first is not."""
+    branch = BRANCH.replace("p = {then}(x)", 'r = Resize<antialias=1, mode="linear">(x, , , s) '
+                            'p = Resize<mode="linear">(r, , , s)')  # fmt: skip
+    head = "(float[8,8] x, bool c) => (float[8,8] y)"
+    weights = "int64[2] s = {8, 8}"
+    (left,) = plan_of(branch.format(then=""), head=head, weights=weights).left_out
+    assert (left.reason, left.detail) == (LeftOutReason.BODY, "Resize")
+
+
+def test_bodies_within_bodies_are_judged_once(plan_of: Plan) -> None:
+    nodes = "y0 = Sin(x)"
+    for depth in range(24):
+        then = f"t{depth} () => (float[n,8] y{depth}) {{ {nodes} }}"
+        other = f"e{depth} () => (float[n,8] z{depth}) {{ z{depth} = Abs(x) }}"
+        nodes = f"y{depth + 1} = If (c) <then_branch = {then}, else_branch = {other}>"
+    nodes = nodes.replace("y24", "y")
+    plan = plan_of(nodes, head="(float[n,8] x, bool c) => (float[n,8] y)")
+    assert shape_of(plan) == [(True, 1)]
+
+
 def test_work_is_flops_where_they_are_known(plan_of: Plan) -> None:
     nodes = (
         "a = MatMul(x, w) i = Cast<to=6>(a) b = BitwiseNot(i) c = Cast<to=1>(b) y = MatMul(c, w)"

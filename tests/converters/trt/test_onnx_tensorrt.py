@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir
 import pytest
 from onnx import helper, parser
 
@@ -108,6 +110,22 @@ def test_inner_tensors_have_measured_sizes(tmp_path: Path) -> None:
     assert job.parent is not None
     found = options.measure_ranges(job, job.parent, load_typed_model(job.parent))
     assert found["b"] == ((2, 8), found["a"][1], (8, 8))
+
+
+@pytest.mark.parametrize("load", [load_typed_model, onnx_ir.load], ids=["typed", "unknown"])
+def test_a_number_has_no_range(tmp_path: Path, load: Callable[[Path], Any]) -> None:
+    job = job_for(tmp_path, "r = ReduceSum<keepdims=0>(x) y = Add(x, r)")
+    assert job.parent is not None
+    assert "r" not in options.measure_ranges(job, job.parent, load(job.parent))
+
+
+def test_a_sequence_has_no_range(tmp_path: Path) -> None:
+    job = job_for(
+        tmp_path, "k = Constant<value_int=0>() s = SequenceConstruct(x) y = SequenceAt(s, k)"
+    )
+    assert job.parent is not None
+    found = options.measure_ranges(job, job.parent, load_typed_model(job.parent))
+    assert set(found) == {"y"}
 
 
 def test_a_name_with_a_comma_is_refused(tmp_path: Path) -> None:
@@ -213,6 +231,23 @@ def test_a_model_without_its_engine_is_not_opened(tmp_path: Path) -> None:
     path = context_model(tmp_path)
     (tmp_path / "model_1.engine").unlink()
     with pytest.raises(RunnerError, check=has_code(ErrorCode.NOT_FOUND)):
+        target.open_runner(path, "cuda", signature_of(X), {"trust_engine": "true"})
+
+
+def test_an_engine_in_a_folder_within_is_found(tmp_path: Path) -> None:
+    path = context_model(tmp_path, engine="within/model_1.engine")
+    assert find_engines(path) == (tmp_path / "within" / "model_1.engine",)
+    assert target.inspect(path).facts["engines"] == "1"
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "[" * 200_000], ids=["cut", "list", "deep"])
+@pytest.mark.usefixtures("gpu")
+def test_options_that_cannot_be_read_are_an_error(tmp_path: Path, text: str) -> None:
+    path = context_model(tmp_path)
+    model = onnx.load(path)
+    helper.set_model_props(model, {"modelc.provider_options": text})
+    onnx.save_model(model, str(path))
+    with pytest.raises(RunnerError, check=has_code(ErrorCode.CORRUPT_FILE)):
         target.open_runner(path, "cuda", signature_of(X), {"trust_engine": "true"})
 
 
