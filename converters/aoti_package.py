@@ -38,7 +38,7 @@ from .archive_records import (
     check_trust,
     describe_program,
     inspect_record,
-    parse_call_record,
+    read_record,
     read_torch_metadata,
     trust_file,
 )
@@ -129,12 +129,7 @@ def _read_record(path: Path) -> dict[str, Any]:
     if not claims(path):
         hint = "give a package that modelc export wrote"
         raise RunnerError(f"{path.name} is not an AOTInductor package", hint=hint)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.endswith(f"/extra/{RECORD}")]
-            return parse_call_record(archive.read(names[0]).decode("utf-8") if names else "")
-    except Exception as error:  # zipfile raises anything on damaged members
-        raise runner_error("the package's record", error) from error
+    return read_record(path)
 
 
 def _platform_of(path: Path) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 ENGINE_OPERATORS = "torch.ops.tensorrt."  # of torch-tensorrt, which run engines
 _GRAPH = re.compile(r"/models/[^/]*\.json$")
-_MAX_GRAPH_BYTES = 1 << 29  # bytes of a graph; BERT-base has half a megabyte
+_MAX_GRAPH_BYTES = 1 << 29  # bytes of all graphs; BERT-base has half a megabyte
 _MAX_RECORD_BYTES = 1 << 26  # bytes of a record; that of a large model has a few thousand names
 
 
@@ -64,33 +63,32 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
             inside = [e for e in archive.infolist() if e.filename.endswith(f"/extra/{RECORD}")]
-            if not inside:
-                return {}
-            if len(inside) > 1 or inside[0].file_size > _MAX_RECORD_BYTES:
-                raise RunnerError(
-                    f"{path.name} has {len(inside)} records of {inside[0].file_size} bytes",
-                    hint="export it again; modelc writes one short record",
-                )
-            record = json.loads(archive.read(inside[0]))
-    except (OSError, zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError,
-            RecursionError) as error:  # fmt: skip
+            sound = len(inside) == 1 and inside[0].file_size <= _MAX_RECORD_BYTES
+            record = json.loads(archive.read(inside[0])) if sound else {}
+    except Exception as error:  # zipfile and JSON raise anything on damaged members
         raise RunnerError(f"{path.name}: {first_line(error)}", hint="export it again") from error
+    if inside and not sound:
+        raise RunnerError(
+            f"{path.name} has {len(inside)} records of {inside[0].file_size} bytes",
+            hint="export it again; modelc writes one short record",
+        )
     if not isinstance(record, dict):
         raise RunnerError(f"{path.name} contains no valid modelc metadata", hint="export it again")
     return record
 
 
 def read_targets(path: Path) -> tuple[str, ...]:
-    """Return what each node of an archive's program calls, without loading it: none if unreadable.
+    """Return what each node of an archive's programs calls, without loading it: none if unreadable.
 
     Names are as torch writes them: `torch.ops.aten.sin.default`.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             graphs = [one for one in archive.infolist() if _GRAPH.search(one.filename)]
-            if not graphs or graphs[0].file_size > _MAX_GRAPH_BYTES:
+            if sum(one.file_size for one in graphs) > _MAX_GRAPH_BYTES:
                 return ()
-            nodes = json.loads(archive.read(graphs[0]))["graph_module"]["graph"]["nodes"]
+            modules = [json.loads(archive.read(one))["graph_module"] for one in graphs]
+            nodes = (node for module in modules for node in module["graph"]["nodes"])
             return tuple(str(node["target"]) for node in nodes)
     except Exception:  # noqa: BLE001 - zipfile and JSON raise anything on damaged members
         return ()

@@ -317,10 +317,10 @@ def open_runner(
             hint="copy the files that the manifest lists for it",
             code=ErrorCode.NOT_FOUND,
         )
-    return ProviderRunner(_open_session(path, _opening_options(path)))
+    return ProviderRunner(_open_session(path, _read_options(path)))
 
 
-def _opening_options(path: Path) -> dict[str, str]:
+def _read_options(path: Path) -> dict[str, str]:
     """Return the options of the build with the place of the engines; none of a context model.
 
     Raises:

@@ -113,8 +113,8 @@ def _fastest_text(found: RowsAtPoint, where: str) -> str:
 def _point_section(found: RowsAtPoint) -> Markup:
     """Return the table of a point, the rows without a difference, and the charts."""
     table = table_tag("Rows", *_COLUMNS, rows=(_cells(row, one) for row, one in found))
-    equals = [tag("p", f"No difference: {', '.join(group)}", class_="quiet")
-              for group in group_equals(found)]  # fmt: skip
+    equals = [tag("p", f"No difference from {name}: {', '.join(others)}", class_="quiet")
+              for name, *others in group_equals(found)]  # fmt: skip
     equals += [tag("p", f"Not known which is faster: {name} or {', '.join(others)}", class_="quiet")
                for name, others in group_unclear(found)]  # fmt: skip
     charts = [_quality_figure(found), _speedup_figure(found)]

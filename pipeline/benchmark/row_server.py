@@ -93,7 +93,7 @@ def serve_row(
         raise
     except Exception as error:  # torch and runtimes raise anything
         text = f"{type(error).__name__}: {first_line(error)}"
-        raise RunnerError(text, hint=f"leave the row {request.row.name} out with --row") from error
+        raise RunnerError(text, hint="name the other rows with --row") from error
 
 
 def _serve_orders(

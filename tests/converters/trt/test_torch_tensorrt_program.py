@@ -164,6 +164,20 @@ def test_a_program_with_engines_is_of_this_target_alone(tmp_path: Path) -> None:
     assert target_for(tmp_path / "plain.pt2") is exported_program
 
 
+def test_engines_of_any_program_in_an_archive_are_found(tmp_path: Path) -> None:
+    path = with_engine(tmp_path)
+    plain = tmp_path / "plain.pt2"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(plain) as harmless:
+        members = {one.filename: old.read(one) for one in old.infolist()}
+        graph = next(name for name in members if name.endswith("/models/model.json"))
+        first = {graph.replace("model.json", "first.json"): harmless.read(f"plain/{graph[6:]}")}
+    with zipfile.ZipFile(path, "w") as new:
+        for name, data in {**first, **members}.items():
+            new.writestr(name, data)
+    assert target.claims(path)
+    assert not exported_program.claims(path)
+
+
 def test_a_damaged_archive_has_no_targets(tmp_path: Path) -> None:
     path = tmp_path / "model.trt.pt2"
     path.write_bytes(with_engine(tmp_path).read_bytes()[:2000])
