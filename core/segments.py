@@ -52,8 +52,8 @@ class SegmentPlan:
 
     `switches` counts the changes between TensorRT and torch, `share` is the part of the work in
     engines, in the unit `work`: FLOPs, or operators where no operator has FLOPs. `uncertain`
-    operators, by count, may be rejected when the engine is built: their converters look at the
-    arguments, or the package decomposes them first. The sizes in engines
+    operators, by count, may run in torch after all: that depends on the host, or each stands for
+    several operators. The sizes in engines
     of `data_dependent` operators depend on the data.
     """
 
