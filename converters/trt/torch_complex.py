@@ -127,7 +127,9 @@ def _keep_complex(graph: Graph, node: Node, pairs: set[Node]) -> None:
 
     aten = torch.ops.aten
     stack = node.meta.get("nn_module_stack")
-    read = [(place, one) for place, one in enumerate(node.args) if _is_pair(one, pairs)]
+    read: list[tuple[int, Any]] = [
+        (place, one) for place, one in enumerate(node.args) if _is_pair(one, pairs)
+    ]
     for place, one in read:
         with graph.inserting_before(node):
             cast = graph.call_function(aten.view_as_complex.default, (one,))

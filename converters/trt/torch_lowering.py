@@ -34,8 +34,8 @@ def operator_name(node: Node) -> str:
 
 def lower_program(program: torch.export.ExportedProgram) -> GraphModule:
     """Return the module whose graph is partitioned; the program is left as it is."""
-    module = program.run_decompositions(decomposition_table()).module()
-    graph: Graph = module.graph  # type: ignore[assignment]  # of a GraphModule
+    module: Any = program.run_decompositions(decomposition_table()).module()  # a GraphModule
+    graph: Graph = module.graph
     for node in list(graph.nodes):
         if str(node.target) in _CHECKS:
             graph.erase_node(node)
@@ -50,7 +50,8 @@ def lower_program(program: torch.export.ExportedProgram) -> GraphModule:
     _drop_endless_bounds(graph)
     _count_from_end(graph)
     _drop_unused(graph)
-    return module  # type: ignore[return-value]  # as above
+    lowered: GraphModule = module
+    return lowered
 
 
 def _drop_unused(graph: Graph) -> None:

@@ -166,7 +166,8 @@ def test_sizes_stay_with_the_nodes_that_read_them() -> None:
 
     def forward(x: Tensor) -> Tensor:
         y = torch.special.i0(x + 1)
-        return torch.full((x.shape[0], 4, 6), 2.0) * x.exp() * y
+        found: Tensor = torch.full((x.shape[0], 4, 6), 2.0) * x.exp() * y
+        return found
 
     plan = plan_segments(export(forward, dynamic=True), SegmentOptions(min_block_size=1))
     assert [one.engine for one in plan.segments] == [True, False, True]
