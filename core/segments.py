@@ -68,9 +68,9 @@ class SegmentPlan:
 
     `switches` counts the changes between TensorRT and `rest`, which runs what is left out. `share`
     is the part of the work in engines, in the unit `work`: FLOPs, or operators where no operator
-    has FLOPs. `uncertain` operators, by count, may be rejected when the engine is built: what takes
-    them looks at their arguments, or they are decomposed first. The sizes in engines of
-    `data_dependent` operators depend on the data.
+    has FLOPs. `uncertain` operators, by count, may run in `rest` after all: what takes them looks
+    at their arguments, that depends on the host, or each stands for several operators. The sizes in
+    engines of `data_dependent` operators depend on the data.
     """
 
     segments: tuple[Segment, ...]

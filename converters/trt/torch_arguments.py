@@ -64,7 +64,7 @@ def _argument(node: Node, place: int, default: Any = None) -> Any:
 def _is_first_only(node: Node) -> bool:
     """Return whether the first of several results is the only one that is read."""
     users = list(node.users)
-    return len(users) == 1 and users[0].target is operator.getitem and users[0].args[1] == 0
+    return [(one.target, one.args[1:2]) for one in users] == [(operator.getitem, (0,))]
 
 
 def _value(node: Any) -> Any:

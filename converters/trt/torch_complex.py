@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.fx import Graph, Node
 
 IN_PAIRS = "modelc_in_pairs"  # key of a node's meta: it stands for real operators
+_PARTS = (0, 1)  # places of the real and the imaginary part in the last dim
 _REWRITTEN = operators(
     "_conj.default _unsafe_view.default abs.default acos.default acosh.default add.Scalar "
     "add.Tensor alias.default angle.default asin.default asinh.default atan.default atanh.default "
@@ -67,6 +68,17 @@ def _is_complex(node: Node) -> bool:
     return getattr(getattr(node.meta.get("val"), "dtype", None), "is_complex", False)
 
 
+def _is_pair(value: Any, pairs: set[Node]) -> bool:
+    """Return whether a value is a node that has real and imaginary parts in its last dim.
+
+    A transform to complex numbers of real ones is not: the package leaves its result as it is.
+    """
+    if not hasattr(value, "all_input_nodes") or value not in pairs or _is_complex(value):
+        return False
+    tensor = value.meta.get("val")
+    return tensor is not None and tensor.dim() > 0 and bool(tensor.shape[-1] == len(_PARTS))
+
+
 def _as_pairs(value: Any) -> Any:
     import torch
     from torch.utils._pytree import tree_map
@@ -96,7 +108,7 @@ def _multiply_pairs(graph: Graph, node: Node) -> Node:
             if one.op == "get_attr"
             else call(aten.select.int, one.meta["val"].select(-1, part), one, -1, part)
             for one in node.all_input_nodes * (3 - len(node.all_input_nodes))
-            for part in (0, 1)
+            for part in _PARTS
         )
         real = pair.select(-1, 0)
         ac, bd, ad, bc = (
@@ -115,7 +127,9 @@ def _keep_complex(graph: Graph, node: Node, pairs: set[Node]) -> None:
 
     aten = torch.ops.aten
     stack = node.meta.get("nn_module_stack")
-    read = [(place, one) for place, one in enumerate(node.args) if one in pairs]
+    read: list[tuple[int, Any]] = [
+        (place, one) for place, one in enumerate(node.args) if _is_pair(one, pairs)
+    ]
     for place, one in read:
         with graph.inserting_before(node):
             cast = graph.call_function(aten.view_as_complex.default, (one,))

@@ -105,14 +105,17 @@ def _positive(index: Any, size: Any) -> Any:
     import torch
 
     if isinstance(index, torch.SymInt) or isinstance(size, torch.SymInt):
-        return torch.sym_ite(index < 0, index % size, torch.sym_min(index, size))
+        choose: Any = torch.sym_ite
+        least: Any = torch.sym_min
+        return choose(index < 0, index % size, least(index, size))
     return index % size if index < 0 else min(index, size)
 
 
 def _slice_scatter(x: Tensor, source: Tensor, dim: int = 0, *bounds: Any) -> Tensor:
     import torch
 
-    start, end, step = (*bounds, *(None, None, 1)[len(bounds) :])
+    missing: tuple[Any, ...] = (None, None, 1)[len(bounds) :]
+    start, end, step = bounds + missing
     size = x.shape[dim]
     first = 0 if start is None else _positive(start, size)
     last = size if end is None else _positive(end, size)
@@ -160,10 +163,11 @@ def _scatter_reduce(
     if not options.get("include_self", True) or source.shape[dim] != index.shape[dim]:
         return NotImplemented  # the package rejects it
     (reduce,) = kind
-    start, join = {
+    kinds: dict[str, tuple[Any, Any]] = {
         "sum": (torch.zeros_like, torch.add), "mean": (torch.zeros_like, torch.add),
         "prod": (torch.ones_like, torch.mul), "amax": (None, torch.max), "amin": (None, torch.min),
-    }[reduce]  # fmt: skip
+    }  # fmt: skip
+    start, join = kinds[reduce]
     found, counts = x, torch.zeros_like(x)
     for places, row in _rows(index, source, dim):
         if reduce == "mean":
@@ -179,7 +183,7 @@ def _scatter_reduce(
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     import torch
 
-    x, mask = torch.broadcast_tensors(x, mask)
+    x, mask = torch.ops.aten.broadcast_tensors([x, mask])
     flat = mask.flatten()
     places = (flat.cumsum(0) - 1).masked_fill(~flat, 0)
     taken = source.flatten().gather(0, places)

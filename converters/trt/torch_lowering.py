@@ -1,8 +1,9 @@
 """The graph that torch-tensorrt partitions: decomposed, then changed by the package's passes.
 
 The passes here do what the package's do to the nodes: asserts and unused nodes are dropped, what
-is constant is folded, max pools lose indices that nobody reads, fused RMS norms are taken apart,
-complex numbers become pairs, and negative bounds of slices are counted from the end.
+is constant is folded, sums keep dims that a broadcast restores, max pools lose indices that nobody
+reads, fused RMS norms are taken apart, complex numbers become pairs, and negative bounds of slices
+are counted from the end.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ def operator_name(node: Node) -> str:
 
 def lower_program(program: torch.export.ExportedProgram) -> GraphModule:
     """Return the module whose graph is partitioned; the program is left as it is."""
-    module = program.run_decompositions(decomposition_table()).module()
-    graph: Graph = module.graph  # type: ignore[assignment]  # of a GraphModule
+    module: Any = program.run_decompositions(decomposition_table()).module()  # a GraphModule
+    graph: Graph = module.graph
     for node in list(graph.nodes):
         if str(node.target) in _CHECKS:
             graph.erase_node(node)
     _split_rms_norms(graph)
     _drop_unused(graph)
-    _drop_copies_of_inputs(graph)
     _fold_constants(graph)
+    _fuse_sums(graph)
     _fuse_max_pools(graph)
     _drop_unused(graph)
     compute_in_pairs(graph)
@@ -49,7 +50,8 @@ def lower_program(program: torch.export.ExportedProgram) -> GraphModule:
     _drop_endless_bounds(graph)
     _count_from_end(graph)
     _drop_unused(graph)
-    return module  # type: ignore[return-value]  # as above
+    lowered: GraphModule = module
+    return lowered
 
 
 def _drop_unused(graph: Graph) -> None:
@@ -92,18 +94,6 @@ def _described(node: Node, value: Any) -> dict[str, Any]:
     return {"val": value, "nn_module_stack": node.meta.get("nn_module_stack")}
 
 
-def _drop_copies_of_inputs(graph: Graph) -> None:
-    import torch
-
-    for node in list(graph.nodes):
-        users = list(node.users)
-        if node.op != "placeholder" or len(users) != 1:
-            continue
-        if users[0].target is torch.ops.aten.clone.default:
-            users[0].replace_all_uses_with(node)
-            graph.erase_node(users[0])
-
-
 def _fold_constants(graph: Graph) -> None:
     """Replace tensors that depend on no input, and on no random number, by attributes."""
     import torch
@@ -136,6 +126,26 @@ def _is_random(node: Node) -> bool:
     import torch
 
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _fuse_sums(graph: Graph) -> None:
+    """Replace a sum whose dims a broadcast restores with size 1 by a sum that keeps its dims."""
+    import torch
+
+    aten, prims = torch.ops.aten, torch.ops.prims
+    for node in list(graph.nodes):
+        users = list(node.users)
+        if node.target is not prims.sum.default or len(users) != 1:
+            continue
+        (spread,) = users
+        source, dims = node.args[:2]
+        kept = [1 if axis in dims else size for axis, size in enumerate(source.meta["val"].shape)]
+        if spread.target is not prims.broadcast_in_dim.default or list(spread.args[1]) != kept:
+            continue
+        with graph.inserting_after(spread):
+            total = graph.call_function(aten.sum.dim_IntList, (source, dims, True))
+        total.meta = _described(node, spread.meta["val"])
+        spread.replace_all_uses_with(total)
 
 
 def _fuse_max_pools(graph: Graph) -> None:

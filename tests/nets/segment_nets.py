@@ -129,7 +129,7 @@ class Pools(nn.Module):
         y = pool(x, 2).relu() * 2 + 1
         z = pool(x, 3, ceil_mode=True).tanh()
         w, places = pool(x, 2, return_indices=True)
-        y = nn.functional.max_unpool2d(w * y, places, 2).sigmoid()
+        y = nn.functional.max_unpool2d(w * y, places, [2, 2]).sigmoid()
         return nn.functional.avg_pool2d(y, 2, ceil_mode=True).exp(), z.neg()
 
 
@@ -139,7 +139,7 @@ class Rotary(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         places = torch.arange(x.shape[1])[:, None] * torch.tensor([1.0, 0.1])
         turn = torch.polar(torch.ones_like(places), places)
-        pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+        pairs = torch.view_as_complex(torch.unflatten(x, -1, (-1, 2)))
         y = torch.view_as_real(pairs * turn).flatten(2)
         return torch.softmax(y @ y.transpose(1, 2), -1)
 
@@ -179,7 +179,7 @@ class Images(nn.Module):
         )
         z = nn.functional.pixel_shuffle(self.last(torch.cat([y, z.roll(1, -1)], 1)), 2)
         rows = torch.eye(2, 3).expand(x.shape[0], 2, 3)
-        grid = nn.functional.affine_grid(rows, (x.shape[0], 3, 8, 8), align_corners=False)
+        grid = nn.functional.affine_grid(rows, [x.shape[0], 3, 8, 8], align_corners=False)
         return nn.functional.grid_sample(z, grid, align_corners=False)
 
 

@@ -97,6 +97,17 @@ def test_max_pools_lose_indices_that_nobody_reads(dim: int, operator: str) -> No
     assert found[0] == operator
 
 
+def test_a_variance_that_keeps_its_dims_leaves_engines_at_dynamic_sizes() -> None:
+    def forward(x: Tensor) -> tuple[Tensor, ...]:
+        return torch.var_mean(x, -1, keepdim=True)
+
+    fixed = operators_of(export(forward))
+    assert (fixed.count("aten.sum.dim_IntList"), "prims.sum.default" in fixed) == (2, False)
+    assert reasons(export(forward)) == {}
+    free = reasons(export(forward, dynamic=True))
+    assert free == {"broadcast_in_dim": LeftOutReason.DYNAMIC_SIZES}
+
+
 def test_the_program_is_left_as_it_is() -> None:
     program = export(lambda x: functional.silu(x).reshape(2, 24))
     before = str(program.graph)
@@ -155,7 +166,8 @@ def test_sizes_stay_with_the_nodes_that_read_them() -> None:
 
     def forward(x: Tensor) -> Tensor:
         y = torch.special.i0(x + 1)
-        return torch.full((x.shape[0], 4, 6), 2.0) * x.exp() * y
+        found: Tensor = torch.full((x.shape[0], 4, 6), 2.0) * x.exp() * y
+        return found
 
     plan = plan_segments(export(forward, dynamic=True), SegmentOptions(min_block_size=1))
     assert [one.engine for one in plan.segments] == [True, False, True]
@@ -167,8 +179,13 @@ def test_complex_products_run_in_engines_and_transforms_do_not() -> None:
         return torch.view_as_real(pairs * pairs)
 
     assert reasons(export(turn)) == {}
-    found = reasons(export(lambda x: torch.fft.rfft(x).abs()))
-    assert found["_fft_r2c"] is LeftOutReason.COMPLEX
+    found = reasons(export(lambda x: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(x + 1))))
+    assert {found["_fft_r2c"], found["_fft_c2r"]} == {LeftOutReason.COMPLEX}
+
+
+def test_a_copy_of_an_input_is_kept() -> None:
+    assert operators_of(export(lambda x: x.clone())) == ["aten.clone.default"]
+    assert reasons(export(lambda x: x.clone(), dynamic=True))["clone"] is LeftOutReason.ARGUMENTS
 
 
 def test_a_program_with_fewer_converted_nodes_than_a_block_stays_in_torch() -> None:
