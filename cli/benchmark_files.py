@@ -25,7 +25,9 @@ def check_files(choice: BenchmarkChoice, read: Iterable[Path | None]) -> None:
     kept = {one.resolve() for one in (*read, choice.compare) if one is not None}
     for option, file in _list_written(choice):
         if file.is_dir() or not file.absolute().parent.is_dir():
-            text = f"--{option} {file} is no file in a folder that exists"
+            text = (
+                f"--{option} {file} cannot be written: it is a folder, or its folder does not exist"
+            )
             raise _refusal(option, text, ErrorCode.INVALID_VALUE)
         if file.resolve() in kept:
             text = f"--{option} {file} would replace a file that this call reads or writes"

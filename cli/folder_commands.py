@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..pipeline.order import Source
     from ..pipeline.recorded_run import Moved
 
+_NO_MODULE = (".onnx", ".xml", ".engine")  # converted models without a module of torch
 _RECORDED = ("model", "model-arg", "method", "weights-key", "input", "static", "drop-output")
 
 
@@ -134,7 +135,13 @@ def inspect(
         return
     options = [one.name for kind in (SourceOptions, JudgingOptions) for one in specs_of(kind)]
     refuse(given, set(options) - {"trust"}, "without --breaks", "add --breaks, or remove it")
-    if weights_kind(path) and plan is None:
+    if weights_kind(path):
+        if plan is not None:
+            raise UsageError(
+                f"--segments needs a program or an ONNX, and {path} is a checkpoint",
+                hint=f"export it first: modelc export {path} --to pt2 --to onnx",
+                option="segments", code=ErrorCode.UNSUPPORTED,
+            )  # fmt: skip
         look = ApiCall(function="inspect_checkpoint", arguments={"path": path})
         contents = run_call(look, CheckpointContents, bounds)
         show_json(encode_json(contents)) if call.json else show_checkpoint(contents, path)
@@ -206,6 +213,15 @@ def _inspect_breaks(path: Path, given: Given) -> None:
     if (path / MANIFEST_FILE).is_file():
         refuse(given, _RECORDED, f"with the output folder {path}", "pass the checkpoint")
         source = _read_recorded(path, file_move(given))
+    elif path.is_file() and path.suffix in _NO_MODULE:
+        folder = path.parent
+        recorded = (folder / MANIFEST_FILE).is_file()
+        hint = f"give its output folder: modelc inspect {folder} --breaks"
+        raise UsageError(
+            f"--breaks needs the checkpoint, and {path} is a converted model",
+            hint=hint if recorded else "give the checkpoint that it was made from",
+            option="breaks", code=ErrorCode.UNSUPPORTED,
+        )  # fmt: skip
     else:
         source = make_source(path, given)
     arguments = {

@@ -21,7 +21,12 @@ from ..pipeline.benchmark.benchmark_records import (
     RowsAtPoint,
     RowTimes,
 )
-from ..pipeline.benchmark.benchmark_statistics import find_fastest, group_equals, group_unclear
+from ..pipeline.benchmark.benchmark_statistics import (
+    find_fastest,
+    find_rivals,
+    group_equals,
+    group_unclear,
+)
 from .console import fit_table, print_line, result_console
 
 if TYPE_CHECKING:
@@ -109,7 +114,11 @@ def _show_point(console: Console, found: RowsAtPoint) -> None:
         if one.speedup is not None and one.speedup_interval is not None:
             within = _interval(one.speedup_interval)
             times = f", {one.speedup:.2f} times as fast as eager ({within})"
-        print_line(console, f"fastest of those that passed: [bold]{escape(row.name)}[/]{times}")
+        rivals = join_some(find_rivals(found, one), _MAX_NAMED)
+        word = "smallest median" if rivals else "fastest"
+        doubt = f"; not known to be faster than {escape(rivals)}" if rivals else ""
+        name = f"[bold]{escape(row.name)}[/]"
+        print_line(console, f"{word} of those that passed: {name}{times}{doubt}")
 
 
 def find_unjudged_modes(rows: Sequence[BenchmarkRow]) -> tuple[str, ...]:

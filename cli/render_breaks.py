@@ -77,14 +77,20 @@ def _conclusion(traces: Sequence[CompileTrace]) -> str:
     breaks = sum(one.count for one in usual.breaks)
     if not usual.graphs:
         return "[yellow]nothing is compiled[/]: the whole model runs eagerly"
-    whole = f"{breaks} graph breaks, {usual.graphs} graphs" if breaks else "one graph, no breaks"
+    whole = "one graph, no breaks"
+    if breaks:
+        whole = f"{_count(breaks, 'graph break')}, {_count(usual.graphs, 'graph')}"
     color = "yellow" if breaks or best.limit is not None else "green"
     if not usual.recompiles:
         return f"[{color}]{whole}[/], no recompiles on {usual.feeds} feeds"
-    counts = f"{len(usual.recompiles)} recompiles on {usual.feeds} feeds"
+    counts = f"{_count(len(usual.recompiles), 'recompile')} on {usual.feeds} feeds"
     if len(best.recompiles) < len(usual.recompiles):
         counts += f", {len(best.recompiles)} with {_dynamic_text(best)}"
     return f"[{color}]{whole}[/], {counts}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _fullgraph_line(report: CompileReport) -> str:

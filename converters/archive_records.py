@@ -267,14 +267,6 @@ def count_weights(program: torch.export.ExportedProgram) -> Counter[str]:
     return found
 
 
-def count_bytes(program: torch.export.ExportedProgram) -> int:
-    """Return the bytes of parameters, buffers and constants."""
-    import torch
-
-    held = (*program.state_dict.values(), *program.constants.values())
-    return sum(one.nbytes for one in held if isinstance(one, torch.Tensor))
-
-
 def _rename_symbols(text: str, names: Mapping[str, str]) -> str:
     """Rewrite torch's text of a size with the user's names."""
     return names.get(text) or _SYMBOL.sub(lambda m: names.get(m.group(), m.group()), text)

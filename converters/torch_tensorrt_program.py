@@ -139,7 +139,7 @@ def preflight(job: Job) -> Preflight:
     return Preflight(
         blockers=plan.describe_no_engine(),
         warnings=plan.describe_left_out(),
-        memory=archive_records.count_bytes(program),
+        memory=0,
         source=plan.source,
         option="min-block-size",
     )

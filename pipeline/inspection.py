@@ -49,7 +49,7 @@ def inspect(
         ModelcError: the file is not an artifact, or cannot be read.
     """
     place = Path(path)
-    _refuse_folder(place)
+    _refuse_folder(place, segments)
     target = target_for(place)
     if segments is not None and not isinstance(target, Segmented):
         raise UsageError(
@@ -90,17 +90,21 @@ def _inspect_model(place: Path, target: Target) -> Inspection:
         raise error.at(error.place, hint=hint) from error
 
 
-def _refuse_folder(place: Path) -> None:
-    """Raise a UsageError for an output folder; its hint names an artifact in it."""
+def _refuse_folder(place: Path, segments: SegmentOptions | None) -> None:
+    """Raise a UsageError for an output folder; its hint names an artifact that can be inspected."""
     manifest = read_manifest(place) if place.is_dir() else None
-    for artifact in () if manifest is None else manifest.artifacts:
-        file = place / artifact.files[0].name
-        if file.exists():
-            raise UsageError(
-                f"{place} is an output folder, not one artifact",
-                hint=f"modelc inspect {file}; of all of them: modelc report {place}",
-                code=ErrorCode.NOT_AN_ARTIFACT,
-            )
+    files = [place / one.files[0].name for one in (() if manifest is None else manifest.artifacts)]
+    files = [file for file in files if file.exists()]
+    hint = f"; of all of them: modelc report {place}"
+    if segments is not None:
+        planned = [file for file in files if isinstance(target_for(file), Segmented)]
+        files, hint = planned or files, " --segments"
+    if files:
+        raise UsageError(
+            f"{place} is an output folder, not one artifact",
+            hint=f"modelc inspect {files[0]}{hint}",
+            code=ErrorCode.NOT_AN_ARTIFACT,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,10 +23,6 @@ from .run_context import (
     find_unreferenced_files,
 )
 
-_HELP = {  # what an option does against blockers, and its value
-    "plugins": ("give libraries for missing operators with ", "FILE"),
-    "min-block-size": ("allow smaller engines with ", "1"),
-}
 NOT_JUDGED = "built and not judged yet"  # of a step that is being judged, or whose run ended then
 
 
@@ -149,8 +145,15 @@ def _prepare_references(work: StepWork) -> tuple[FileRecord, ...]:
 
 def _blocker_error(step: Step, found: Preflight, logs: Path) -> ConversionError:
     more = f" (and {len(found.blockers) - 1} more)" if len(found.blockers) > 1 else ""
-    text, value = _HELP.get(found.option, ("", ""))
-    help_option = ("; ", text, Option(found.option, value)) if text else ()
+    help_option: tuple[str | Option, ...] = ()
+    if found.option == "plugins":
+        help_option = (
+            "; give libraries for missing operators with ", Option(found.option, "FILE"),
+            ", or let ONNX Runtime or torch run the rest: modelc build-trt CHECKPOINT ",
+            "--onnxruntime or --partial",
+        )  # fmt: skip
+    elif found.option:
+        help_option = ("; a smaller ", Option(found.option, "N"), " may help")
     return ConversionError(
         f"{step.name} cannot be built: {found.blockers[0]}{more}",
         hint=Hint(f"see {logs / step.name}.log", *help_option),

@@ -54,7 +54,8 @@ def time_step(work: StepWork, path: Path) -> Ruling:
         except RunnerError as error:
             clock.passed, clock.detail = False, error.message
             return Ruling(notes=(f"latency was not measured: {error.message}",))
-        clock.detail = f"{latency.milliseconds:.2f} ms, {latency.ratio_text} fp32"
+        beside = f"beside {latency.parent:.2f} ms of fp32"
+        clock.detail = f"{latency.milliseconds:.2f} ms {beside}, {latency.ratio_text}"
     return report_latency(latency)
 
 

@@ -84,6 +84,12 @@ def validate_compiled(
             option="compiled",
             code=ErrorCode.UNSUPPORTED,
         )
+    if not folder.exists():
+        raise UsageError(
+            f"no such folder: {folder}",
+            hint="give an output folder of modelc export",
+            code=ErrorCode.NOT_FOUND,
+        )
     if not folder.is_dir():
         raise UsageError(
             f"--compiled requires an output folder, not {folder}",

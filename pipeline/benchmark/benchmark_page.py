@@ -33,7 +33,13 @@ from ...reports.text_format import (
 )
 from .benchmark_plan import PASSED, REJECTED
 from .benchmark_records import EAGER_ROW, BenchmarkReport, BenchmarkRow, RowsAtPoint, RowTimes
-from .benchmark_statistics import find_fastest, group_equals, group_unclear, pareto_front
+from .benchmark_statistics import (
+    find_fastest,
+    find_rivals,
+    group_equals,
+    group_unclear,
+    pareto_front,
+)
 
 _REFERENCE = "reference"
 _KINDS = {PASSED: MarkKind.PASSED, REJECTED: MarkKind.REJECTED, _REFERENCE: MarkKind.REFERENCE}
@@ -100,13 +106,17 @@ def _fastest_text(found: RowsAtPoint, where: str) -> str:
     if best is None:
         return f"{prefix}no row that passed has times."
     row, one = best
-    text = f"{prefix}{row.name} is the fastest row that passed: {_number(one.median)} ms"
+    rivals = find_rivals(found, one)
+    word = "has the smallest median of those" if rivals else "is the fastest row"
+    text = f"{prefix}{row.name} {word} that passed: {_number(one.median)} ms"
     if one.speedup is not None:
         text += f", {_number(one.speedup)} times as fast as eager"
     if one.speedup_interval is not None:
         text += f" ({_interval(one.speedup_interval)}, 99 % interval)"
     if one.equals:
         text += f"; no difference from {join_some(one.equals, _MAX_NAMED)}"
+    if rivals:
+        text += f"; not known to be faster than {join_some(rivals, _MAX_NAMED)}"
     return f"{text}."
 
 

@@ -130,6 +130,12 @@ def find_fastest(found: RowsAtPoint) -> tuple[BenchmarkRow, RowTimes] | None:
     return min(passed, key=lambda pair: pair[1].median, default=None)
 
 
+def find_rivals(found: RowsAtPoint, best: RowTimes) -> tuple[str, ...]:
+    """Return eager and the rows that passed of which it is not known whether `best` is faster."""
+    rivals = {row.name for row, _ in found if row.verdict in (PASSED, "reference")}
+    return tuple(name for name in best.unclear if name in rivals)
+
+
 def compare_reports(
     before: Sequence[BenchmarkReport], now: BenchmarkReport, *, several: bool = False
 ) -> BenchmarkReport:

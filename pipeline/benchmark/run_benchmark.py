@@ -12,7 +12,15 @@ from pathlib import Path
 from ... import __version__
 from ...checkpoints.user_code import extra_folders
 from ...converters.trt.trt_installation import query_driver
-from ...core.errors import ErrorCode, MissingError, RunnerError, UsageError, first_line
+from ...core.errors import (
+    ErrorCode,
+    Hint,
+    MissingError,
+    Option,
+    RunnerError,
+    UsageError,
+    first_line,
+)
 from ...core.events import Tell, ignore_events
 from ...core.process import count_cores
 from ...core.records import load_text
@@ -54,6 +62,7 @@ def benchmark_folder(
         RunnerError: the machine is loaded, and `strict`.
     """
     _check_device(options.device)
+    _check_threads(options.threads)
     began, before = time.perf_counter(), core_frequency()
     manifest = load_manifest(folder)
     source = source_from_record(manifest, folder, moved or Moved())
@@ -113,6 +122,17 @@ def _check_device(device: str) -> None:
             hint="leave out --device cuda",
             option="device",
             code=ErrorCode.NO_DEVICE,
+        )
+
+
+def _check_threads(threads: int | None) -> None:
+    cores = count_cores()
+    if threads is not None and threads > cores:
+        raise UsageError(
+            f"--threads {threads} is more than the {cores} cores of this machine",
+            hint=Hint("give ", Option("threads", str(cores)), " or fewer"),
+            option="threads",
+            code=ErrorCode.INVALID_VALUE,
         )
 
 

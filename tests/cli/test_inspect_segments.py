@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+import torch
 from onnx import parser
 
 from ..nets.segment_nets import Middle, export_net
@@ -68,3 +69,8 @@ def test_an_onnx_model_has_a_plan(modelc: Callable[..., Ran], tmp_path: Path) ->
 def test_another_format_has_no_segments(refuse: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "net.engine").write_bytes(b"ftrt")
     assert "--segments" in refuse("inspect", "net.engine", "--segments", code=2)
+
+
+def test_a_checkpoint_is_exported_first(refuse: Callable[..., str], tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "net.pt")
+    assert "--to pt2" in refuse("inspect", "net.pt", "--segments", code=2)

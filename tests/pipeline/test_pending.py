@@ -159,6 +159,22 @@ def test_a_blocked_step_is_a_failure_and_not_pending(
     assert found.exit_code == 5
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("plugins", "--plugins FILE, or let ONNX Runtime or torch run the rest"),
+        ("min-block-size", "a smaller --min-block-size N may help"),
+        ("", "engine.log"),
+    ],
+)
+def test_the_hint_on_a_blocker_names_what_may_help(
+    option: str, hint: str, order: Orders, fake: Callable[..., Target]
+) -> None:
+    blocked = Preflight(blockers=("Foo",), warnings=(), memory=1, source="s", option=option)
+    found = run(order("engine"), targets=table(fake, ready=False, found=blocked))
+    assert hint in found.failures[0].hint
+
+
 def test_another_host_builds_what_is_missing(
     prepared: Manifest, tmp_path: Path, finish: Callable[..., Manifest]
 ) -> None:

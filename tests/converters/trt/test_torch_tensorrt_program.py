@@ -99,8 +99,7 @@ def test_the_preflight_names_what_stays_in_torch(tmp_path: Path) -> None:
     found = target.preflight(job_for(tmp_path, export_net(Middle, dynamic=True)))
     assert not found.blockers
     assert any("aten.searchsorted.Tensor" in one for one in found.warnings)
-    weights = sum(one.nbytes for one in Middle().state_dict().values())
-    assert weights <= found.memory <= weights + 1000  # and a constant of ten numbers
+    assert not found.memory  # the weights alone are no estimate
 
 
 def test_a_program_that_tensorrt_takes_whole_has_no_warnings(tmp_path: Path) -> None:

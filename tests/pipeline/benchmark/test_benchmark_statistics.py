@@ -19,6 +19,7 @@ from modelc.pipeline.benchmark.benchmark_records import (
 from modelc.pipeline.benchmark.benchmark_statistics import (
     compare_reports,
     compare_speedups,
+    find_rivals,
     group_equals,
     group_unclear,
     median_interval,
@@ -213,3 +214,13 @@ def test_each_call_runs_for_the_seconds(seconds: float, runs: list[float]) -> No
         assert rounds.count * turn >= 0.95 * seconds
         least = MIN_ROUNDS * max(run, 0.25)
         assert rounds.count * turn <= max(1.1 * seconds, least)
+
+
+def test_rows_that_may_be_as_fast_as_the_best_are_named() -> None:
+    best = row_at("onnx", (), ("eager", "onnx:default", "pt2"))
+    eager, default = row_at("eager", ()), row_at("onnx:default", ())
+    found = [
+        best, row_at("pt2", ()), (replace(eager[0], verdict="reference"), eager[1]),
+        (replace(default[0], verdict="not judged"), default[1]),
+    ]  # fmt: skip
+    assert find_rivals(found, best[1]) == ("eager", "pt2")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from modelc.converters.runner_base import make_torch_call
-from modelc.core.errors import ErrorCode, RunnerError
+from modelc.core.errors import ErrorCode, RunnerError, UsageError
 from modelc.core.events import Event, ignore_events
 from modelc.core.grammar import parse_input
 from modelc.core.signature import merge_inputs
@@ -171,3 +171,10 @@ def test_arguments_are_bound_once_though_a_model_writes_to_them() -> None:
     for _ in range(3):
         call()
     assert bound == [1]
+
+
+def test_more_threads_than_cores_are_refused(exported_digits: Path) -> None:
+    options = replace(QUICK, threads=4096)
+    refused = has_code(ErrorCode.INVALID_VALUE, option="threads")
+    with pytest.raises(UsageError, check=refused):
+        benchmark_folder(exported_digits, options)
