@@ -131,6 +131,11 @@ def _check_safetensors(path: Path) -> None:
         ) from error
 
 
+def names_artifact(path: Path) -> bool:
+    """Return whether the name is that of a converted model without a module of torch."""
+    return path.suffix in _ARTIFACT_KINDS
+
+
 def _not_a_checkpoint_error(path: Path, head: bytes) -> CheckpointError:
     if head.startswith(b"version https://git-lfs"):
         return CheckpointError(

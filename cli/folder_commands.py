@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ..pipeline.order import Source
     from ..pipeline.recorded_run import Moved
 
-_NO_MODULE = (".onnx", ".xml", ".engine")  # converted models without a module of torch
 _RECORDED = ("model", "model-arg", "method", "weights-key", "input", "static", "drop-output")
 
 
@@ -201,6 +200,7 @@ def _read_recorded(folder: Path, moved: Moved) -> Source:
 
 def _inspect_breaks(path: Path, given: Given) -> None:
     """Compile the model of a checkpoint with dynamo, and show what came of it."""
+    from ..checkpoints.sniff import names_artifact
     from ..core.compile_records import CompileReport
     from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.make_order import make_judging, make_source
@@ -213,7 +213,7 @@ def _inspect_breaks(path: Path, given: Given) -> None:
     if (path / MANIFEST_FILE).is_file():
         refuse(given, _RECORDED, f"with the output folder {path}", "pass the checkpoint")
         source = _read_recorded(path, file_move(given))
-    elif path.is_file() and path.suffix in _NO_MODULE:
+    elif path.is_file() and names_artifact(path):
         folder = path.parent
         recorded = (folder / MANIFEST_FILE).is_file()
         hint = f"give its output folder: modelc inspect {folder} --breaks"

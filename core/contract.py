@@ -246,9 +246,8 @@ class Preflight:
     """What is known about a conversion without its framework.
 
     `blockers` are what the framework will reject, `warnings` what it may; each names the operator
-    and the module path. `memory` estimates the device bytes at the largest sizes, 0 if unknown.
-    `source` names the origin of the rules, with their version. `option` may help against the
-    blockers.
+    and the module path. `memory` estimates the device bytes at the largest sizes (0: unknown).
+    `source` names the origin of the rules and their version. `option` may help against blockers.
     """
 
     blockers: tuple[str, ...]

@@ -84,19 +84,7 @@ def validate_compiled(
             option="compiled",
             code=ErrorCode.UNSUPPORTED,
         )
-    if not folder.exists():
-        raise UsageError(
-            f"no such folder: {folder}",
-            hint="give an output folder of modelc export",
-            code=ErrorCode.NOT_FOUND,
-        )
-    if not folder.is_dir():
-        raise UsageError(
-            f"--compiled requires an output folder, not {folder}",
-            hint=f"give its folder: modelc validate {folder.parent} --compiled {mode}",
-            option="compiled",
-            code=ErrorCode.NO_EFFECT,
-        )
+    _check_folder(folder, mode)
     manifest = load_manifest(folder)
     run = find_recorded_run(manifest, folder, moved, judging)
     if run.judging.device not in (None, "cpu"):
@@ -221,3 +209,19 @@ class _CompiledRunner(RunnerBase):
                 error.message if cause is None else f"{type(cause).__name__}: {first_line(cause)}"
             )
             raise RunnerError(f"{COMPILED}: {text}", hint="run the model without it") from error
+
+
+def _check_folder(folder: Path, mode: str) -> None:
+    if not folder.exists():
+        raise UsageError(
+            f"no such folder: {folder}",
+            hint="give an output folder of modelc export",
+            code=ErrorCode.NOT_FOUND,
+        )
+    if not folder.is_dir():
+        raise UsageError(
+            f"--compiled requires an output folder, not {folder}",
+            hint=f"give its folder: modelc validate {folder.parent} --compiled {mode}",
+            option="compiled",
+            code=ErrorCode.NO_EFFECT,
+        )

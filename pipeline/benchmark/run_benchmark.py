@@ -61,8 +61,7 @@ def benchmark_folder(
         CheckpointError: the checkpoint is missing or has changed.
         RunnerError: the machine is loaded, and `strict`.
     """
-    _check_device(options.device)
-    _check_threads(options.threads)
+    _check_machine(options.device, options.threads)
     began, before = time.perf_counter(), core_frequency()
     manifest = load_manifest(folder)
     source = source_from_record(manifest, folder, moved or Moved())
@@ -114,7 +113,7 @@ def benchmark_folder(
     return _add_notes(report, groups=len(groups), strict=options.strict)
 
 
-def _check_device(device: str) -> None:
+def _check_machine(device: str, threads: int | None) -> None:
     driver = query_driver()
     if device == "cuda" and not driver.devices:
         raise MissingError(
@@ -123,9 +122,6 @@ def _check_device(device: str) -> None:
             option="device",
             code=ErrorCode.NO_DEVICE,
         )
-
-
-def _check_threads(threads: int | None) -> None:
     cores = count_cores()
     if threads is not None and threads > cores:
         raise UsageError(
