@@ -185,7 +185,7 @@ def test_complex_products_run_in_engines_and_transforms_do_not() -> None:
 
 def test_a_product_of_complex_matrices_is_planned() -> None:
     def multiply(x: Tensor) -> Tensor:
-        pairs = torch.view_as_complex(x.unflatten(-1, (3, 2)))
+        pairs = torch.view_as_complex(torch.unflatten(x, -1, (3, 2)))
         return torch.view_as_real(torch.bmm(pairs, pairs.transpose(1, 2)))
 
     assert reasons(export(multiply)) == {}
