@@ -39,7 +39,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         aten.full_like.default: _full_like,
         aten.instance_norm.default: _instance_norm,
         aten.lift_fresh_copy.default: lambda x: x,
-        aten.masked_scatter.default: _scatter_by_mask,
+        aten.masked_scatter.default: _scatter_masked,
         aten.reciprocal.default: lambda x: torch.div(1, x),
         aten.rsqrt.default: lambda x: torch.reciprocal(torch.sqrt(x)),
         aten.scatter_add.default: _scatter_add,
@@ -180,7 +180,7 @@ def _scatter_reduce(
     return found
 
 
-def _scatter_by_mask(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+def _scatter_masked(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     import torch
 
     x, mask = torch.ops.aten.broadcast_tensors([x, mask])

@@ -82,14 +82,14 @@ def _split_rms_norms(graph: Graph) -> None:
                 made.append(graph.call_function(aten.mul.Tensor, (made[0], weight)))
         normal, factor = node.meta["val"]
         for one in (square, *made):
-            one.meta = _describe_value(node, normal)
+            one.meta = _new_meta(node, normal)
         for one in (mean, total, scale):
-            one.meta = _describe_value(node, factor)
+            one.meta = _new_meta(node, factor)
         for user in list(node.users):
             user.replace_all_uses_with(made[-1] if user.args[1] == 0 else scale)
 
 
-def _describe_value(node: Node, value: Any) -> dict[str, Any]:
+def _new_meta(node: Node, value: Any) -> dict[str, Any]:
     """Return the meta of a new node, of the module of another; it lacks `tensor_meta`."""
     return {"val": value, "nn_module_stack": node.meta.get("nn_module_stack")}
 
@@ -144,7 +144,7 @@ def _fuse_sums(graph: Graph) -> None:
             continue
         with graph.inserting_after(spread):
             total = graph.call_function(aten.sum.dim_IntList, (source, dims, True))
-        total.meta = _describe_value(node, spread.meta["val"])
+        total.meta = _new_meta(node, spread.meta["val"])
         spread.replace_all_uses_with(total)
 
 
@@ -196,6 +196,6 @@ def _count_from_end(graph: Graph) -> None:
             with graph.inserting_before(node):
                 size = graph.call_function(aten.sym_size.int, (source, dim % len(shape)))
                 start = graph.call_function(operator.sub, (size, bound.args[0]))
-            size.meta = _describe_value(node, shape[dim])
-            start.meta = _describe_value(node, shape[dim] + bound.meta["val"])
+            size.meta = _new_meta(node, shape[dim])
+            start.meta = _new_meta(node, shape[dim] + bound.meta["val"])
             node.update_arg(place, start)

@@ -284,8 +284,8 @@ def _flops(node: torch.fx.Node) -> int:
         query, key, value = shapes[:3]
         return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
     formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
-    if formula is None or not tensors:
-        return 0
+    if formula is None or not tensors or node.meta.get(IN_PAIRS):
+        return 0  # pairs have another shape than the complex numbers that the operator reads
 
     from torch.fx.node import map_arg
 

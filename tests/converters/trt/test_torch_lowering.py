@@ -183,6 +183,14 @@ def test_complex_products_run_in_engines_and_transforms_do_not() -> None:
     assert {found["_fft_r2c"], found["_fft_c2r"]} == {LeftOutReason.COMPLEX}
 
 
+def test_a_product_of_complex_matrices_is_planned() -> None:
+    def multiply(x: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(torch.unflatten(x, -1, (3, 2)))
+        return torch.view_as_real(torch.bmm(pairs, pairs.transpose(1, 2)))
+
+    assert reasons(export(multiply)) == {}
+
+
 def test_a_copy_of_an_input_is_kept() -> None:
     assert operators_of(export(lambda x: x.clone())) == ["aten.clone.default"]
     assert reasons(export(lambda x: x.clone(), dynamic=True))["clone"] is LeftOutReason.ARGUMENTS
