@@ -74,13 +74,21 @@ def plan_project(
     return PlannedProject(settings=settings, models=models)
 
 
+def _unknown_model_error(name: str, known: Sequence[str]) -> UsageError:
+    """Return the error for a name that is no model's: perhaps it is the project's file."""
+    if not Path(name).is_file():
+        return unknown_name_error("model", name, known)
+    text, hint = f"{name} is a file, not a model", f"give it with -f: modelc run -f {name}"
+    return UsageError(text, hint=hint, code=ErrorCode.UNKNOWN_NAME)
+
+
 def _make_orders(
     settings: Settings, faults: Faults, *, names: Sequence[str], cache: Path | None
 ) -> tuple[ModelOrder, ...]:
     known = [model.name for model in settings.models]
     for name in names:
         if name not in known:
-            faults.found.append(unknown_name_error("model", name, known or ["(none)"]))
+            faults.found.append(_unknown_model_error(name, known or ["(none)"]))
     if not known and ("models",) not in faults.rejected:
         file = settings.project.file
         faults.add(

@@ -101,6 +101,15 @@ def test_an_unknown_model_is_named_with_the_nearest(
     assert "'digits'" in fault.hint
 
 
+def test_a_project_file_in_place_of_a_model_is_hinted_at(
+    faults: Callable[..., list[ModelcError]], tmp_path: Path
+) -> None:
+    file = tmp_path / "other.toml"
+    file.touch()
+    (fault,) = faults(ONNX, names=[str(file)])
+    assert (fault.code, fault.hint.split()[-2:]) == (ErrorCode.UNKNOWN_NAME, ["-f", str(file)])
+
+
 def test_errors_of_all_models_and_layers_are_reported_at_once(
     faults: Callable[..., list[ModelcError]], tmp_path: Path
 ) -> None:

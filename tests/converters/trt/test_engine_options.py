@@ -39,6 +39,8 @@ def test_every_key_is_read() -> None:
             "builder": "trtexec",
             "compute_capabilities": "8.9;7.5",
             "weights": "/model.onnx",
+            "min_block_size": "3",
+            "torch_ops": "aten.sin,aten.cos",
         }
     )
     plain = EngineOptions()

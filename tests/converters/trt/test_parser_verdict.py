@@ -104,7 +104,7 @@ def test_without_a_verdict_the_table_stands_with_a_warning(job_of: Callable[...,
     assert len(found.warnings) == len(plain.warnings) + 1
 
 
-@pytest.mark.parametrize("library", TrtLibrary)
+@pytest.mark.parametrize("library", [TrtLibrary.TENSORRT, TrtLibrary.RTX])
 def test_a_plugin_that_only_tensorrt_has_blocks_only_rtx(
     job_of: Callable[..., Job], library: TrtLibrary
 ) -> None:
