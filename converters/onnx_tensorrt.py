@@ -25,7 +25,6 @@ from ..core.errors import (
     MissingError,
     Option,
     RunnerError,
-    UsageError,
     first_line,
 )
 from ..core.kinds import Capture, Precision
@@ -44,8 +43,8 @@ from .trt.context_files import (
     list_files,
     replace_by_context,
 )
-from .trt.engine_options import HardwareLevel, options_for, parse_options, profile_text
-from .trt.engine_profiles import find_unbounded, profiles_for
+from .trt.engine_options import options_for, parse_options, profile_text
+from .trt.engine_profiles import check_part_settings, profiles_for
 from .trt.onnx_segments import plan_onnx
 from .trt.provider_options import (
     PROVIDER,
@@ -61,6 +60,7 @@ from .trt.trt_installation import (
     find_tensorrt,
     load_tensorrt,
     query_driver,
+    refuse_other_device,
     tensorrt_readiness,
 )
 from .trt.trt_memory import estimate_memory
@@ -132,16 +132,7 @@ def check_settings(signature: Signature, settings: Mapping[str, str]) -> None:
     Raises:
         UsageError: a dim has none, or only GPUs of the same compute capability were asked for.
     """
-    options = parse_options(settings)
-    if options.hardware_compatible is HardwareLevel.SAME_COMPUTE_CAPABILITY:
-        raise UsageError(
-            f"{NAME} does not have --hardware-compatible {options.hardware_compatible}",
-            hint="give none or ampere-plus",
-            option="hardware-compatible",
-            code=ErrorCode.UNSUPPORTED,
-        )
-    for error in find_unbounded(signature, ()):
-        raise error
+    check_part_settings(NAME, signature, settings)
 
 
 def preflight(job: Job) -> Preflight:
@@ -300,13 +291,7 @@ def open_runner(
         RunnerError: the file is not trusted, lacks an engine, or ONNX Runtime cannot open it.
     """
     del signature
-    if device != "cuda":
-        raise MissingError(
-            f"{NAME} runs on cuda, not on {device}",
-            hint=Hint("use ", Option("device", "cuda")),
-            option="device",
-            code=ErrorCode.UNSUPPORTED,
-        )
+    refuse_other_device(NAME, device)
     load_tensorrt(TrtLibrary.ORT)
     check_trust(distrust_reason(path, settings or {}))
     engines = find_engines(path)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Converted, Feed, Inspection, Job, Preflight, Readiness
-from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError, first_line
+from ..core.errors import ErrorCode, MissingError, RunnerError, first_line
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage, record_of
 from ..core.signature import Signature
@@ -312,13 +312,7 @@ def open_runner(
         RunnerError: TensorRT cannot load it.
         MissingError: no device or no TensorRT.
     """
-    if device != "cuda":
-        raise MissingError(
-            f"{library} runs on cuda, not on {device}",
-            hint=Hint("use ", Option("device", "cuda")),
-            option="device",
-            code=ErrorCode.UNSUPPORTED,
-        )
+    trt_installation.refuse_other_device(library, device)
     trt = trt_installation.load_tensorrt(library)
 
     import torch

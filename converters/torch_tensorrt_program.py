@@ -26,7 +26,6 @@ from ..core.errors import (
     MissingError,
     ModelcError,
     Option,
-    UsageError,
     first_line,
 )
 from ..core.kinds import Capture, Precision
@@ -55,13 +54,14 @@ from .trt.engine_options import (
     parse_options,
     profile_text,
 )
-from .trt.engine_profiles import find_unbounded, profiles_for
+from .trt.engine_profiles import check_part_settings, profiles_for
 from .trt.torch_segments import expand_operators
 from .trt.trt_installation import (
     TrtLibrary,
     find_tensorrt,
     load_tensorrt,
     query_driver,
+    refuse_other_device,
     tensorrt_readiness,
 )
 
@@ -111,16 +111,7 @@ def check_settings(signature: Signature, settings: Mapping[str, str]) -> None:
     Raises:
         UsageError: a dim has none, or only GPUs of the same compute capability were asked for.
     """
-    options = parse_options(settings)
-    if options.hardware_compatible is HardwareLevel.SAME_COMPUTE_CAPABILITY:
-        raise UsageError(
-            f"{NAME} does not have --hardware-compatible {options.hardware_compatible}",
-            hint="give none or ampere-plus",
-            option="hardware-compatible",
-            code=ErrorCode.UNSUPPORTED,
-        )
-    for error in find_unbounded(signature, ()):
-        raise error
+    check_part_settings(NAME, signature, settings)
 
 
 def preflight(job: Job) -> Preflight:
@@ -316,13 +307,7 @@ def open_runner(
     """
     import torch
 
-    if device != "cuda":
-        raise MissingError(
-            f"{NAME} runs on cuda, not on {device}",
-            hint=Hint("use ", Option("device", "cuda")),
-            option="device",
-            code=ErrorCode.UNSUPPORTED,
-        )
+    refuse_other_device(NAME, device)
     _load_package()  # registers the operators that run engines
     record = read_record(path)
     check_trust(distrust_reason(path, settings or {}))

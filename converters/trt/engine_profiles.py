@@ -16,7 +16,7 @@ from typing import TypeAlias
 from ...capture.framework_errors import call_framework
 from ...core.errors import ConversionError, ErrorCode, Hint, Option, UsageError
 from ...core.signature import Dim, InputSpec, Signature
-from .engine_options import Profile, ShapeRange, profile_text
+from .engine_options import HardwareLevel, Profile, ShapeRange, parse_options, profile_text
 from .trt_findings import Model, TrtFault, TrtFinding, TrtSeverity, Value, domain_of
 
 # Operator -> the operands whose values set a size.
@@ -224,6 +224,24 @@ def find_unbounded(signature: Signature, given: Sequence[Profile]) -> tuple[Usag
         )
         for name, owner in owners.items()
     )
+
+
+def check_part_settings(name: str, signature: Signature, settings: Mapping[str, str]) -> None:
+    """Check the settings of the target of this name, whose engines are parts of a model.
+
+    Raises:
+        UsageError: a dim has no bounds, or only GPUs of the same compute capability were asked for.
+    """
+    options = parse_options(settings)
+    if options.hardware_compatible is HardwareLevel.SAME_COMPUTE_CAPABILITY:
+        raise UsageError(
+            f"{name} does not have --hardware-compatible {options.hardware_compatible}",
+            hint="give none or ampere-plus",
+            option="hardware-compatible",
+            code=ErrorCode.UNSUPPORTED,
+        )
+    for error in find_unbounded(signature, ()):
+        raise error
 
 
 def select_profile(

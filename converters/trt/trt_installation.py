@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from ...core.contract import Readiness
-from ...core.errors import ErrorCode, MissingError
+from ...core.errors import ErrorCode, Hint, MissingError, Option
 from ..installed_packages import package_versions
 
 DRIVER_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -252,6 +252,17 @@ def tensorrt_readiness(driver: CudaDriver, installed: TensorrtInstallation) -> R
     if not driver.devices:
         return Readiness(ready=False, reason=driver.reason, mend=DRIVER_FIX)
     return builder_readiness(installed)
+
+
+def refuse_other_device(name: str, device: str) -> None:
+    """Raise a MissingError for a device that the target of this name does not run on."""
+    if device != "cuda":
+        raise MissingError(
+            f"{name} runs on cuda, not on {device}",
+            hint=Hint("use ", Option("device", "cuda")),
+            option="device",
+            code=ErrorCode.UNSUPPORTED,
+        )
 
 
 def load_tensorrt(
