@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         targets,
         validate,
         validate_compiled,
+        validate_external,
     )
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "targets",
     "validate",
     "validate_compiled",
+    "validate_external",
 ]
 
 

@@ -23,6 +23,7 @@ from .run_options import file_move, is_on_command_line, load_private_key, proces
 
 if TYPE_CHECKING:
     from ..core.children.limits import ProcessLimits
+    from ..core.external_runtime import ExternalRuntime
     from ..pipeline.order import Source
     from ..reports.report_formats import ReportFormat
 
@@ -176,6 +177,39 @@ def _validate_compiled(path: Path, context: typer.Context, given: Given) -> int:
         judge = ApiCall(function="validate_compiled", arguments=arguments)
         verdict = run_call(judge, Verdict, process_bounds(call), screen)
     return _show_result(verdict, path, (), json=call.json)
+
+
+def _validate_external(
+    path: Path, runtimes: Sequence[ExternalRuntime], context: typer.Context, given: Given
+) -> int:
+    """Judge the artifacts of a folder in other runtimes, show the verdicts; the exit code."""
+    from ..core.external_runtime import ExternalReport
+    from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.make_order import make_judging, make_settings
+    from ..pipeline.manifest_file import encode_json
+    from .console import Screen, show_json
+    from .render_external import show_external
+    from .streams import set_output_folder
+
+    call = read_record(CallOptions, given)
+    trusts_code = bool(given.get("trust") or given.get("trust-engine"))
+    judging = make_judging(given, read_limits(call.tolerance))
+    set_output_folder(path)
+    sign = _keep_signature(path, call.sign_key, context, judges_all=False)
+    with Screen(quiet=call.quiet) as screen, sign(screen) as trusts:
+        arguments = {
+            "folder": path, "runtimes": tuple(runtimes),
+            "judging": replace(judging, trusts_record=trusts),
+            "moved": file_move(given, trust=trusts_code),
+            "settings": make_settings({**given, "trust-engine": trusts_code}),
+        }  # fmt: skip
+        judge = ApiCall(function="validate_external", arguments=arguments)
+        report = run_call(judge, ExternalReport, process_bounds(call), screen)
+    if call.json:
+        show_json(encode_json(report))
+    else:
+        show_external(report)
+    return report.exit_code
 
 
 def _keep_signature(

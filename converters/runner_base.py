@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from ..core.contract import Array, Feed, Outputs
+from ..core.contract import Array, Converted, Feed, Inspection, Job, Outputs, Readiness
 from ..core.dims import Dim
-from ..core.errors import LOGGED, Hint, MissingError, Option, RunnerError, first_line
+from ..core.errors import (
+    LOGGED,
+    ConversionError,
+    Hint,
+    MissingError,
+    Option,
+    RunnerError,
+    first_line,
+)
+from ..core.kinds import Capture, Precision
 from ..core.nested_values import name_leaves
+from ..core.records import Coverage
 from ..core.signature import InputSpec
 from ..core.torch_tools import to_array
 
@@ -37,6 +48,37 @@ class RunnerBase:
 
     def close(self) -> None:
         """Release the runtime's resources."""
+
+
+class JudgedOnly:
+    """Base class of targets that are judged as a format is, and neither convert nor describe."""
+
+    NAME = ""
+    SUMMARY = ""
+    SUFFIX = ""
+    MADE_FROM: Mapping[Precision, str] = {}
+    CAPTURES: tuple[Capture, ...] = ()
+    DEVICES: tuple[str, ...] = ("cpu",)
+
+    def readiness(self) -> Readiness:
+        """Return that it is ready: it was prepared before."""
+        return Readiness(ready=True)
+
+    def claims(self, _: Path) -> bool:
+        """Return False: it has no files of its own."""
+        return False
+
+    def convert(self, job: Job) -> Converted:
+        """Raise: there is nothing to convert."""
+        raise ConversionError(f"{self.NAME} makes no file", hint=f"{job.stem} needs another format")
+
+    def inspect(self, path: Path) -> Inspection:
+        """Raise: it describes no file."""
+        raise RunnerError(f"{path} is no file of {self.NAME}", hint="inspect an artifact")
+
+    def coverage(self, path: Path, example: Feed, device: str) -> Coverage | None:  # noqa: ARG002 - the contract's
+        """Return None: its compute dtypes are not measured."""
+        return None
 
 
 def order_inputs(feed: Feed, names: Sequence[str]) -> list[Array]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from .compile_records import CompiledVerdict
 from .errors import Hint, MissingError, Option, RunnerError
+from .external_runtime import ExternalVerdict
 from .findings import BranchRecord, FeedRecord, Localisation, Warned
 from .kinds import Precision
 from .records import Artifact, Attempt, Checkpoint, Dependencies, FileRecord, artifact_names
@@ -95,7 +96,8 @@ class Manifest:
     same weights in other code. `branches` are those of the user's forward code that depend on
     tensor data, `warned` the frameworks' warnings at the user's lines, `localisations` the results
     of `modelc debug`. `needs` are the dependencies besides the request, `replaced` what
-    `--overwrite` moved aside, if still there. `compiled` are the verdicts on torch.compile.
+    `--overwrite` moved aside, if still there. `compiled` are the verdicts on torch.compile,
+    `external` those on artifacts as other runtimes ran them.
     """
 
     modelc: str
@@ -118,6 +120,7 @@ class Manifest:
     needs: Dependencies = field(default_factory=Dependencies)
     replaced: tuple[FileRecord, ...] = ()
     compiled: tuple[CompiledVerdict, ...] = ()
+    external: tuple[ExternalVerdict, ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
     seal: str = field(default="", compare=False)  # last: it covers the text before it
 

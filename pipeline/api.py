@@ -24,6 +24,7 @@ from .order import Judging, Lowering, Order, Source, Wanted
 from .python_export import ExportedArtifact, ExportResult, PathLike, build, export, run
 from .recorded_run import Moved
 from .validate_compiled import validate_compiled
+from .validate_external import validate_external
 from .validate_file import rejudge_folder, validate_file
 from .validate_folder import validate_folder
 
@@ -56,6 +57,7 @@ __all__ = [
     "targets",
     "validate",
     "validate_compiled",
+    "validate_external",
 ]
 
 

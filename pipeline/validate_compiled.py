@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import metadata
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..capture.dynamo_watch import check_compilable, plain_name
-from ..converters.runner_base import RunnerBase
+from ..converters.runner_base import JudgedOnly, RunnerBase
 from ..core.compile_records import (
     COMPILE_BACKENDS,
     COMPILED,
@@ -19,27 +19,10 @@ from ..core.compile_records import (
     name_compiled,
     plain_variant,
 )
-from ..core.contract import (
-    EAGER,
-    Converted,
-    Feed,
-    Inspection,
-    Job,
-    Outputs,
-    Readiness,
-    Runner,
-)
-from ..core.errors import (
-    CheckpointError,
-    ConversionError,
-    ErrorCode,
-    RunnerError,
-    UsageError,
-    first_line,
-)
+from ..core.contract import Feed, Outputs, Runner
+from ..core.errors import CheckpointError, ErrorCode, RunnerError, UsageError, first_line
 from ..core.events import Tell, ignore_events
-from ..core.kinds import Capture, Precision
-from ..core.records import Coverage
+from ..core.kinds import Precision
 from ..core.signature import Signature
 from ..core.torch_tools import compile_module
 from ..core.verdict import Verdict
@@ -149,43 +132,19 @@ def _describe_limits() -> tuple[str, ...]:
     )
 
 
-class _CompiledTarget:
+class _CompiledTarget(JudgedOnly):
     """The eager module under torch.compile, as the judge sees a format; it has no file."""
 
     NAME = COMPILED
     SUMMARY = "the eager module, compiled"
-    SUFFIX = ""
-    MADE_FROM: Mapping[Precision, str] = {Precision.FP32: EAGER}
-    CAPTURES: tuple[Capture, ...] = ()
-    DEVICES: tuple[str, ...] = ("cpu",)
 
     def __init__(self, model: Eager, mode: str) -> None:
         self._model, self._mode = model, mode
-
-    def readiness(self) -> Readiness:
-        """Return that torch is here."""
-        return Readiness(ready=True, version=metadata.version("torch"))
-
-    def claims(self, _: Path) -> bool:
-        """Return False: it has no file."""
-        return False
-
-    def convert(self, job: Job) -> Converted:
-        """Raise: there is nothing to convert."""
-        raise ConversionError(f"{COMPILED} makes no file", hint=f"{job.stem} needs another format")
 
     def open_runner(self, path: Path, device: str, signature: Signature) -> Runner:  # noqa: ARG002 - the contract's
         """Compile the module; it is compiled further for the sizes that it meets."""
         compiled = compile_module(self._model.module, self._mode)
         return _CompiledRunner(self._model.with_module(compiled))
-
-    def inspect(self, path: Path) -> Inspection:
-        """Raise: there is no file to describe."""
-        raise RunnerError(f"{path} is no compiled module", hint="inspect an artifact")
-
-    def coverage(self, path: Path, example: Feed, device: str) -> Coverage | None:  # noqa: ARG002 - as above
-        """Return None: it computes as eager does."""
-        return None
 
 
 class _CompiledRunner(RunnerBase):

@@ -93,7 +93,7 @@ def validate_folder(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
         for artifact, placed in zip(manifest.artifacts, done.artifacts, strict=True):
             if artifact.rejected:
                 continue
-            failure = _check_readiness(artifact, targets) or _check_trust(artifact, requests)
+            failure = _check_readiness(artifact, targets) or check_trust(artifact, requests)
             if failure is not None:
                 done = replace(done, failures=(*done.failures, failure))
                 continue
@@ -152,7 +152,7 @@ def _check_readiness(artifact: Artifact, targets: tuple[Target, ...]) -> Failure
     )
 
 
-def _check_trust(artifact: Artifact, requests: RecordedRequests) -> Failure | None:
+def check_trust(artifact: Artifact, requests: RecordedRequests) -> Failure | None:
     """Return why an artifact that runs its author's code is not opened; its verdict stays."""
     targets, folder = requests.targets, requests.run.folder
     target, path = target_named(artifact.target, targets), folder / artifact.files[0].name
@@ -182,14 +182,14 @@ def _judge_unchanged(
     device = judging.device_for(candidate.target)
     changed = describe_changed_file(artifact, requests.run.folder)
     if changed:
-        return _unrun_judgment(artifact, device, State.FAILED, changed)
+        return unrun_judgment(artifact, device, State.FAILED, changed)
     try:
         return judge_candidate(requests.make(artifact, candidate, judging))
     except RunnerError as error:
-        return _unrun_judgment(artifact, device, State.ERROR, error.message)
+        return unrun_judgment(artifact, device, State.ERROR, error.message)
 
 
-def _unrun_judgment(artifact: Artifact, device: str, state: State, reason: str) -> Judgment:
+def unrun_judgment(artifact: Artifact, device: str, state: State, reason: str) -> Judgment:
     """Return the judgment of a file that was not run."""
     code = ReasonCode.CHANGED_FILE if state is State.FAILED else ReasonCode.NOT_RUN
     verdict = Verdict(

@@ -16,6 +16,7 @@ from ...core.children.messages import Interrupted, Returned, StoppedByError, reb
 from ...core.children.processes import OutputLog, ProcessEnd
 from ...core.compile_records import CompileReport
 from ...core.events import Entered, Event, Finished, Noted, Started, Tell, ignore_events
+from ...core.external_runtime import ExternalReport
 from ...core.findings import Localisation
 from ...core.manifest import Failure, Manifest
 from ...core.records import REJECTED_FOLDER
@@ -30,7 +31,7 @@ from .worker import ApiCall, CallValue, ChildWork, InitialManifest, IsolatedWork
 
 _MESSAGES = (
     InitialManifest, Manifest, Verdict, Localisation, InspectedFile, CheckpointContents,
-    CompileReport,
+    CompileReport, ExternalReport,
 )  # fmt: skip
 _Message: TypeAlias = InitialManifest | Event
 

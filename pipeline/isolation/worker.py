@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from ...checkpoints.user_code import register_folders
 from ...core.children.child_call import ParentConnection
 from ...core.compile_records import CompileReport
 from ...core.events import Tell, ignore_events
+from ...core.external_runtime import ExternalReport
 from ...core.findings import Localisation
 from ...core.manifest import Manifest
 from ...core.verdict import Verdict
@@ -22,35 +23,37 @@ class ApiCall:
     """One function of `pipeline/api.py`, with its keyword arguments."""
 
     function: Literal[
-        "validate", "validate_compiled", "localise", "inspect", "inspect_checkpoint",
-        "inspect_breaks",
+        "validate", "validate_compiled", "validate_external", "localise", "inspect",
+        "inspect_checkpoint", "inspect_breaks",
     ]  # fmt: skip
     arguments: Mapping[str, object] = field(default_factory=dict)
 
 
 CallValue: TypeAlias = (
-    Manifest | Verdict | Localisation | InspectedFile | CheckpointContents | CompileReport
+    Manifest
+    | Verdict
+    | ExternalReport
+    | Localisation
+    | InspectedFile
+    | CheckpointContents
+    | CompileReport
 )
+
+
+_LISTENERS = {
+    "validate": "tell", "localise": "tell", "validate_compiled": "on_event",
+    "validate_external": "on_event", "inspect_breaks": "on_event",
+}  # fmt: skip
+"""The parameter of a function that receives events."""
 
 
 def perform_call(call: ApiCall, tell: Tell = ignore_events) -> CallValue:
     """Call the function in this process; it raises what the function raises."""
     from .. import api
 
-    arguments: dict[str, Any] = dict(call.arguments)
-    match call.function:
-        case "inspect":
-            return api.inspect(**arguments)
-        case "inspect_checkpoint":
-            return api.inspect_checkpoint(**arguments)
-        case "inspect_breaks":
-            return api.inspect_breaks(**arguments, on_event=tell)
-        case "localise":
-            return api.localise(**arguments, tell=tell)
-        case "validate_compiled":
-            return api.validate_compiled(**arguments, on_event=tell)
-        case "validate":
-            return api.validate(**arguments, tell=tell)
+    function: Callable[..., CallValue] = getattr(api, call.function)
+    listener = _LISTENERS.get(call.function)
+    return function(**call.arguments, **({listener: tell} if listener else {}))
 
 
 ChildWork: TypeAlias = AnyRequest | ApiCall

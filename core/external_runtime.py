@@ -1,0 +1,111 @@
+"""What runs artifacts outside this process, and the verdicts on their outputs there.
+
+A server, a program in another language, or another version of a runtime: each is an
+`ExternalRuntime`. Feeds, eager outputs and rules are those of `modelc validate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from .contract import Runner
+from .errors import RunnerError
+from .records import Artifact
+from .signature import Signature
+from .verdict import State, Verdict
+
+Versions: TypeAlias = dict[str, str]
+
+
+class ExternalRuntime(Protocol):
+    """Something other than this process that runs artifacts.
+
+    An implementation is a frozen dataclass, as it is sent to the child process that judges.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in verdicts and tables, as `onnxruntime==1.20.1`; the same in later runs."""
+        ...
+
+    def decline_reason(self, artifact: Artifact) -> str:
+        """Return why it cannot run this artifact, without starting anything; empty if it can."""
+        ...
+
+    def prepare(self, path: Path, artifact: Artifact) -> Versions:
+        """Start or build what `open` requires, and return the versions of what will run.
+
+        Raises:
+            ModelcError: it is not available, or cannot be made here.
+        """
+        ...
+
+    def open(self, path: Path, artifact: Artifact, signature: Signature) -> Runner:
+        """Open an artifact there; called after `prepare`, maybe several times.
+
+        The runner returns outputs under eager's names (`signature.outputs`), with the dtypes and
+        shapes that the runtime gave.
+
+        Raises:
+            RunnerError: the runtime cannot open it.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExternalVerdict:
+    """The verdict on an artifact as an external runtime ran it, in a manifest.
+
+    `runtime` is the runtime's name, `versions` what it reported of itself, and `sha256` the digest
+    of the artifact's first file. The verdict holds for these alone.
+    """
+
+    runtime: str
+    verdict: Verdict
+    sha256: str
+    versions: Versions = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclinedArtifact:
+    """An artifact that an external runtime did not run, and why."""
+
+    runtime: str
+    artifact: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExternalReport:
+    """The result of `validate_external`: each artifact judged in each runtime, or declined.
+
+    `here` are the verdicts of the manifest on the judged artifacts, made in this process.
+    """
+
+    judged: tuple[ExternalVerdict, ...]
+    declined: tuple[DeclinedArtifact, ...] = ()
+    here: tuple[Verdict, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 if every judged artifact passed, 1 if one was rejected, else that of a failed run."""
+        states = {one.verdict.state for one in self.judged}
+        if State.FAILED in states:
+            return 1
+        return 0 if states == {State.PASSED} else RunnerError.exit_code
+
+
+def keep_latest(
+    known: tuple[ExternalVerdict, ...], fresh: tuple[ExternalVerdict, ...]
+) -> tuple[ExternalVerdict, ...]:
+    """Return all verdicts; a fresh one replaces that on the same artifact in the same runtime."""
+    keys = {(one.runtime, one.verdict.artifact) for one in fresh}
+    return (*(one for one in known if (one.runtime, one.verdict.artifact) not in keys), *fresh)
+
+
+def facts_of(versions: Mapping[str, str]) -> str:
+    """Return versions in one line: `onnxruntime 1.20.1, python 3.11.7`."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
