@@ -6,16 +6,16 @@ A server, a program in another language, or another version of a runtime: each i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from .contract import Runner
+from .contract import Feed, Outputs, Runner
 from .errors import RunnerError
 from .records import Artifact
 from .signature import Signature
-from .verdict import State, Verdict
+from .verdict import Reason, State, Verdict
 
 Versions: TypeAlias = dict[str, str]
 
@@ -64,6 +64,45 @@ class RuntimeFamily(Protocol):
 
     def member_for(self, artifact: Artifact) -> ExternalRuntime:
         """Return the runtime of an artifact; one that declines it if there is none."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """How a runtime's description of an artifact agrees with the artifact.
+
+    `reasons` reject the artifact. It is run only if it is `runnable`.
+    """
+
+    reasons: tuple[Reason, ...] = ()
+    notes: tuple[str, ...] = ()
+    runnable: bool = True
+
+
+@runtime_checkable
+class DescribingRuntime(ExternalRuntime, Protocol):
+    """A runtime with a description of inputs and outputs that may differ from the artifact's."""
+
+    def check_declared(self, artifact: Artifact, signature: Signature) -> Declaration:
+        """Compare the description with the signature; called after `prepare`.
+
+        Raises:
+            RunnerError: there is no description to read.
+        """
+        ...
+
+
+@runtime_checkable
+class ConcurrentRuntime(ExternalRuntime, Protocol):
+    """A runtime that takes several feeds at the same time, and may mix them up."""
+
+    def run_together(
+        self, artifact: Artifact, signature: Signature, feeds: Sequence[Feed]
+    ) -> list[list[Outputs | None]]:
+        """Run all feeds at the same time, each several times; return all outputs of each feed.
+
+        None stands for a feed that was refused.
+        """
         ...
 
 

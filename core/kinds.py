@@ -253,6 +253,18 @@ class ReasonCode(_Code):
         "feed-refused", "the artifact raised on a feed that eager accepts",
         "narrow the dim in `--input`, or try another `--capture`",
     )
+    DECLARED_FORM = (
+        "declared-form", "a server declares other inputs or outputs than the artifact has",
+        "correct the model's configuration on the server, or name the artifact: `--artifact`",
+    )
+    DECLARED_DOMAIN = (
+        "declared-domain", "a server accepts a part of the artifact's sizes only",
+        "raise the server's limit, as `max_batch_size`, or narrow the dim in `--input`",
+    )
+    CONCURRENT_REQUESTS = (
+        "concurrent-requests", "requests at the same time give other outputs than one at a time",
+        "disable dynamic batching of the model on the server",
+    )
     OUTPUT_NAMES = (
         "output-names", "outputs are missing, extra or reordered", "try another `--capture`",
     )

@@ -22,6 +22,7 @@ from ..core.manifest import Manifest
 from ..core.records import Artifact
 from ..core.signature import Signature
 from ..core.verdict import State
+from .external_rules import judge_external
 from .judge_case import JudgeRequest
 from .order import Judging
 from .output_folder import open_folder
@@ -34,7 +35,6 @@ from .recorded_run import (
 from .reopen import RecordedRequests, find_recorded_run
 from .run_progress import Progress
 from .validate_folder import check_trust, unrun_judgment
-from .verdict_rules import judge_candidate
 
 
 def validate_external(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
@@ -142,7 +142,8 @@ def _judge_there(
             title = f"open {artifact.name} in {runtime.name}"
             with requests.progress.step(title, log=f"{artifact.name}-external"):
                 versions = runtime.prepare(requests.candidate_of(artifact).path, artifact)
-            verdict = judge_candidate(_request(runtime, artifact, requests)).verdict
+            request = _request(runtime, artifact, requests)
+            verdict = judge_external(runtime, artifact, request)
         except RunnerError as error:
             verdict = unrun_judgment(artifact, "cpu", State.ERROR, error.message).verdict
     return ExternalVerdict(
