@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Moved,
         Order,
         Precision,
+        ServedRequest,
         Source,
         Verdict,
         Wanted,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         validate,
         validate_compiled,
         validate_external,
+        validate_served,
     )
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "Moved",
     "Order",
     "Precision",
+    "ServedRequest",
     "Source",
     "Verdict",
     "Wanted",
@@ -70,6 +73,7 @@ __all__ = [
     "validate",
     "validate_compiled",
     "validate_external",
+    "validate_served",
 ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,7 +14,7 @@ from ..core.errors import ErrorCode, UsageError
 from ..core.events import Tell
 from ..core.manifest import Manifest
 from ..core.verdict import Verdict
-from ..pipeline.call_options import CallOptions, FileOptions
+from ..pipeline.call_options import CallOptions, FileOptions, ServedChoice
 from ..pipeline.option_spec import Given, read_record, specs_of
 from ..pipeline.option_table import SourceOptions
 from .command_options import refuse, refuse_others, with_options
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..core.children.limits import ProcessLimits
     from ..core.external_runtime import ExternalRuntime, RuntimeFamily
     from ..pipeline.order import Source
+    from ..pipeline.validate_served import ServedRequest
     from ..reports.report_formats import ReportFormat
 
 _MOVE_OPTIONS = {"samples", "allow-pickle", "trust"}  # these are of the record as well
@@ -32,6 +33,11 @@ _COMPILED_OPTIONS = {
     "compiled", "checkpoint", "samples", "allow-pickle", "trust", "feeds", "seed", "atol", "rtol",
     "min-sqnr", "tolerance", "search", "sign-key", "json", "quiet", "debug", "isolate", "timeout",
     "memory",
+}  # fmt: skip
+_SERVED_OPTIONS = {
+    "served", "model", "artifact", "model-version", "header", "request-timeout", "checkpoint",
+    "samples", "allow-pickle", "trust", "trust-engine", "feeds", "seed", "atol", "rtol", "min-sqnr",
+    "tolerance", "sign-key", "json", "quiet", "debug", "isolate", "timeout", "memory",
 }  # fmt: skip
 _REJUDGE_OPTIONS = {
     "rejudge", "atol", "rtol", "min-sqnr", "tolerance", "report", "sign-key", "json", "quiet",
@@ -56,6 +62,9 @@ def validate(
     call, files = read_record(CallOptions, given), read_record(FileOptions, given)
     if files.compiled:
         raise typer.Exit(_validate_compiled(path, context, given))
+    if given.get("served"):
+        raise typer.Exit(_validate_served(path, context, given))
+    refuse(given, _of_served(), "without --served", "name the server: --served URL")
     trusts_code = bool(given.get("trust") or given.get("trust-engine"))
     source = _read_eager_side(given, trust=trusts_code)
     measuring = make_measuring(given, calibrates=False)
@@ -179,11 +188,32 @@ def _validate_compiled(path: Path, context: typer.Context, given: Given) -> int:
     return _show_result(verdict, path, (), json=call.json)
 
 
+def _of_served() -> list[str]:
+    return [one.name for one in specs_of(ServedChoice)]
+
+
+def _validate_served(path: Path, context: typer.Context, given: Given) -> int:
+    """Judge an artifact of a folder as a server serves it; the exit code."""
+    from ..pipeline.validate_served import ServedRequest
+
+    refuse_others(given, _SERVED_OPTIONS, "with --served", "remove it")
+    choice = read_record(ServedChoice, given)
+    model = read_record(SourceOptions, given).model
+    served = ServedRequest(
+        url=choice.served or "", model=model, version=choice.model_version,
+        artifact=choice.artifact, headers=choice.header, timeout=choice.request_timeout,
+    )  # fmt: skip
+    _ = served.address  # a wrong one is refused before anything is started
+    return _validate_external(path, (), context, given, served=served)
+
+
 def _validate_external(
     path: Path,
     runtimes: Sequence[ExternalRuntime | RuntimeFamily],
     context: typer.Context,
     given: Given,
+    *,
+    served: ServedRequest | None = None,
 ) -> int:
     """Judge the artifacts of a folder in other runtimes, show the verdicts; the exit code."""
     from ..core.external_runtime import ExternalReport
@@ -201,12 +231,14 @@ def _validate_external(
     sign = _keep_signature(path, call.sign_key, context, judges_all=False)
     with Screen(quiet=call.quiet) as screen, sign(screen) as trusts:
         arguments = {
-            "folder": path, "runtimes": tuple(runtimes),
+            "folder": path, **({"served": served} if served else {"runtimes": tuple(runtimes)}),
             "judging": replace(judging, trusts_record=trusts),
             "moved": file_move(given, trust=trusts_code),
             "settings": make_settings({**given, "trust-engine": trusts_code}),
         }  # fmt: skip
-        judge = ApiCall(function="validate_external", arguments=arguments)
+        function: Literal["validate_served", "validate_external"]
+        function = "validate_served" if served else "validate_external"
+        judge = ApiCall(function=function, arguments=arguments)
         report = run_call(judge, ExternalReport, process_bounds(call), screen)
     if call.json:
         show_json(encode_json(report))

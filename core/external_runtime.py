@@ -68,6 +68,14 @@ class RuntimeFamily(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputForm:
+    """Dtype and dims of an eager output over all feeds; a dim that varies is -1."""
+
+    dtype: str
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Declaration:
     """How a runtime's description of an artifact agrees with the artifact.
 
@@ -83,8 +91,12 @@ class Declaration:
 class DescribingRuntime(ExternalRuntime, Protocol):
     """A runtime with a description of inputs and outputs that may differ from the artifact's."""
 
-    def check_declared(self, artifact: Artifact, signature: Signature) -> Declaration:
+    def check_declared(
+        self, artifact: Artifact, signature: Signature, outputs: Mapping[str, OutputForm]
+    ) -> Declaration:
         """Compare the description with the signature; called after `prepare`.
+
+        `outputs` are the forms of eager's outputs, except of those whose rank varies.
 
         Raises:
             RunnerError: there is no description to read.

@@ -226,6 +226,18 @@ class ErrorCode(_Code):
         "runtime-failed", "a call of a runtime's API fails",
         "`--debug` shows its traceback",
     )
+    SERVER_UNREACHABLE = (
+        "server-unreachable", "a server does not answer, or not in time",
+        "start it, check the address, or allow more time: `--request-timeout`",
+    )
+    SERVER_REFUSED = (
+        "server-refused", "a server refuses a request, a model or the credentials",
+        "use the names in the message; `--header` sends credentials",
+    )
+    SERVER_REPLY = (
+        "server-reply", "a server's reply is not of the V2 protocol, or too large",
+        "check the address and the server",
+    )
     # This machine.
     NOT_INSTALLED = (
         "not-installed", "a package, program or driver is missing", "run the command of the hint",

@@ -27,6 +27,7 @@ from .validate_compiled import validate_compiled
 from .validate_external import validate_external
 from .validate_file import rejudge_folder, validate_file
 from .validate_folder import validate_folder
+from .validate_served import ServedRequest, validate_served
 
 __all__ = [
     "CalibrationOptions",
@@ -43,6 +44,7 @@ __all__ = [
     "Moved",
     "Order",
     "Precision",
+    "ServedRequest",
     "Source",
     "Verdict",
     "Wanted",
@@ -58,6 +60,7 @@ __all__ = [
     "validate",
     "validate_compiled",
     "validate_external",
+    "validate_served",
 ]
 
 

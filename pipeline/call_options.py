@@ -53,6 +53,33 @@ class FileOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServedChoice:
+    """Which model on which server `modelc validate --served` judges."""
+
+    served: str | None = option(
+        None, "served",
+        "Judge an artifact as a server with the V2 inference protocol serves it: http://HOST:PORT "
+        "or grpc://HOST:PORT, or https, grpcs. --model names the model there.",
+        Panel.VALIDATION, commands=On.VALIDATE, key=False, metavar="URL")
+    artifact: str | None = option(
+        None, "artifact",
+        "Artifact that the server serves; default: as its configuration or format says.",
+        Panel.VALIDATION, commands=On.VALIDATE, key=False, metavar="NAME")
+    model_version: str = option(
+        "", "model-version", "Version of the model on the server; default: the newest.",
+        Panel.VALIDATION, commands=On.VALIDATE, key=False, metavar="VERSION")
+    header: tuple[str, ...] = option(
+        (), "header",
+        "Header of each request to the server, as 'Authorization: Bearer TOKEN'; never recorded. "
+        "Repeatable.", Panel.VALIDATION, commands=On.VALIDATE, key=False, many=True,
+        metavar="HEADER")
+    request_timeout: float = option(
+        60.0, "request-timeout", "Seconds that the server has for one request.",
+        Panel.VALIDATION, commands=On.VALIDATE, key=False, kind=_N, above=0.0, most=86400.0,
+        metavar="SECONDS")
+
+
+@dataclass(frozen=True, kw_only=True)
 class BenchmarkChoice:
     """What `modelc bench` measures, and what it writes."""
 

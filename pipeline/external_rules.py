@@ -12,11 +12,12 @@ from ..core.external_runtime import (
     Declaration,
     DescribingRuntime,
     ExternalRuntime,
+    OutputForm,
 )
 from ..core.kinds import ReasonCode
 from ..core.records import Artifact
 from ..core.verdict import State, Verdict
-from ..validators.judge import ArtifactOutputs
+from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..validators.ruling import Ruling
 from .judge_case import JudgeRequest
 from .rounding_ties import apply_second_looks
@@ -39,7 +40,8 @@ def judge_external(runtime: ExternalRuntime, artifact: Artifact, request: JudgeR
     """
     declared = Declaration()
     if isinstance(runtime, DescribingRuntime):
-        declared = runtime.check_declared(artifact, request.eager.signature)
+        forms = find_output_forms(request.case.references)
+        declared = runtime.check_declared(artifact, request.eager.signature, forms)
     if not declared.runnable:
         return Verdict(
             artifact=artifact.name,
@@ -60,6 +62,25 @@ def judge_external(runtime: ExternalRuntime, artifact: Artifact, request: JudgeR
         with request.progress.step(title, log=log):
             found = found.plus(_check_concurrent(runtime, artifact, request, judged.evidence))
     return found.verdict
+
+
+def find_output_forms(references: Sequence[ReferenceOutputs]) -> dict[str, OutputForm]:
+    """Return the forms of eager's outputs, except of those whose rank varies."""
+    shapes: dict[str, list[tuple[int, ...]]] = {}
+    dtypes: dict[str, str] = {}
+    for reference in references:
+        for name, array in reference.outputs.items():
+            shapes.setdefault(name, []).append(array.shape)
+            dtypes[name] = str(array.dtype)
+    return {
+        name: OutputForm(dtype=dtypes[name], dims=tuple(map(_common_size, *found)))
+        for name, found in shapes.items()
+        if len({len(shape) for shape in found}) == 1
+    }
+
+
+def _common_size(*sizes: int) -> int:
+    return sizes[0] if len(set(sizes)) == 1 else -1
 
 
 def _check_concurrent(

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..core.contract import CAPTURE_TIMEOUT
 from ..core.kinds import Capture, Precision
 from . import option_values as val
-from .call_options import BenchmarkChoice, CallOptions, FileOptions, InspectChoice
+from .call_options import BenchmarkChoice, CallOptions, FileOptions, InspectChoice, ServedChoice
 from .option_spec import Commands, OptionSpec, Panel, ValueKind, option, specs_of, switch
 
 # fmt: off
@@ -347,7 +347,7 @@ ENGINE_OPTIONS = (  # `field` is the setting of the engine, which its format che
 
 RECORDS = (FileOptions, ArtifactOptions, ConversionOptions, SourceOptions, JudgingOptions,
            AccuracyOptions, CalibrationChoice, LoweringOptions, BenchmarkChoice,
-           InspectChoice, CallOptions)
+           InspectChoice, ServedChoice, CallOptions)
 OPTIONS = (*(row for one in RECORDS for row in specs_of(one)), *ENGINE_OPTIONS)
 """The table: every row, in the order of the help within a panel."""
 

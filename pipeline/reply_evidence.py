@@ -305,12 +305,13 @@ def reply_to(runner: Runner, reference: ReferenceOutputs) -> ArtifactOutputs:
     """Run the artifact on one feed; return its outputs or its error message.
 
     Raises:
-        RunnerError: the device has too little memory, which says nothing about the artifact.
+        RunnerError: the device has too little memory, or the server that runs the artifact does not
+            answer, which says nothing about the artifact.
     """
     try:
         return ArtifactOutputs(outputs=runner.run(reference.feed.arrays))
     except RunnerError as error:
-        if error.code is ErrorCode.OUT_OF_MEMORY:
+        if error.code in (ErrorCode.OUT_OF_MEMORY, ErrorCode.SERVER_UNREACHABLE):
             raise
         return ArtifactOutputs(outputs=None, error=error.message)
 

@@ -23,8 +23,8 @@ class ApiCall:
     """One function of `pipeline/api.py`, with its keyword arguments."""
 
     function: Literal[
-        "validate", "validate_compiled", "validate_external", "localise", "inspect",
-        "inspect_checkpoint", "inspect_breaks",
+        "validate", "validate_compiled", "validate_external", "validate_served", "localise",
+        "inspect", "inspect_checkpoint", "inspect_breaks",
     ]  # fmt: skip
     arguments: Mapping[str, object] = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ CallValue: TypeAlias = (
 
 _LISTENERS = {
     "validate": "tell", "localise": "tell", "validate_compiled": "on_event",
-    "validate_external": "on_event", "inspect_breaks": "on_event",
+    "validate_external": "on_event", "validate_served": "on_event", "inspect_breaks": "on_event",
 }  # fmt: skip
 """The parameter of a function that receives events."""
 

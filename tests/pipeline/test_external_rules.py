@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 
 from modelc.converters.registry import target_named
 from modelc.core.contract import Feed, Outputs, Runner
-from modelc.core.external_runtime import Declaration
+from modelc.core.external_runtime import Declaration, OutputForm
 from modelc.core.kinds import ReasonCode
 from modelc.core.records import Artifact
 from modelc.core.signature import Signature
@@ -43,7 +43,10 @@ class BusyDouble:
     def open(self, path: Path, artifact: Artifact, signature: Signature) -> Runner:
         return target_named(artifact.target).open_runner(path, "cpu", signature)
 
-    def check_declared(self, artifact: Artifact, signature: Signature) -> Declaration:  # noqa: ARG002
+    def check_declared(
+        self, artifact: Artifact, signature: Signature, outputs: Mapping[str, OutputForm]
+    ) -> Declaration:
+        assert outputs["output"] == OutputForm(dtype="float32", dims=(-1, 4)), outputs
         return self.declares
 
     def run_together(
