@@ -17,8 +17,9 @@ class BatchedModel:
         """Open the model file of this version."""
         self.config = json.loads(args["model_config"])
         folder = Path(args["model_repository"]) / args["model_version"]
-        usual = {"onnxruntime": "model.onnx", "openvino": "model.xml", "pytorch": "model.pt"}
-        name = self.config["default_model_filename"] or usual[self.config["backend"]]
+        usual = {"openvino": "model.xml", "pytorch": "model.pt"}
+        name = usual.get(self.config["backend"], "model.onnx")
+        name = self.config["default_model_filename"] or name
         self.inputs = [one["name"] for one in self.config["input"]]
         self.outputs = [one["name"] for one in self.config["output"]]
         self.open_model(folder / name)
@@ -49,7 +50,7 @@ class BatchedModel:
         """Answer one request; the model's error is the reply's."""
         try:
             return self.reply(self.run_model(feed))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever the runtime raises
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
 
     def reply(self, outputs: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Triton's `pytorch` backend in Python, so that a repository of TorchScript files loads unchanged."""
+"""Triton's `pytorch` backend in Python, so that a repository of TorchScript loads unchanged."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Start NVIDIA's tritonserver of the `nvidia-pytriton` wheel on a model repository.
 
 `make test-serve` makes its environment in `build/serve`; `MODELC_SERVE_HOST` names another one.
+The wheel has no backend but that for Python models: those of `tests/serving_host/backends` take the
+names of Triton's own, so that a repository loads unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).absolute().parent
+_ROOT = Path(__file__).absolute().parents[1]
+_HOST_FILES = _ROOT / "tests/serving_host"
 _START_SECONDS = 120.0  # each model's process imports its framework
 _STOP_SECONDS = 20.0
 
@@ -26,7 +29,7 @@ _STOP_SECONDS = 20.0
 def host_environment() -> Path | None:
     """Return the environment with tritonserver; None if it was not made."""
     named = os.environ.get("MODELC_SERVE_HOST")
-    folder = Path(named) if named else HERE.parent.parent / "build/serve"
+    folder = Path(named) if named else _ROOT / "build/serve"
     return folder.absolute() if _package(folder).is_dir() else None
 
 
@@ -65,11 +68,12 @@ def run_triton(
         f"--model-repository={repository}",
         f"--backend-directory={_make_backends(environment, work / 'backends')}",
         f"--http-port={ports[0]}", f"--grpc-port={ports[1]}", "--allow-metrics=false",
-        "--http-address=127.0.0.1", "--grpc-address=127.0.0.1", f"--exit-on-error={str(ready).lower()}",
+        "--http-address=127.0.0.1", "--grpc-address=127.0.0.1",
+        f"--exit-on-error={str(ready).lower()}",
         "--disable-auto-complete-config", "--http-thread-count=4", *options,
     ]  # fmt: skip
     with log.open("wb") as out:
-        process = subprocess.Popen(  # noqa: S603
+        process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, env=_variables(environment),
             start_new_session=True,
         )  # fmt: skip
@@ -90,10 +94,10 @@ def _make_backends(environment: Path, place: Path) -> Path:
     shutil.copytree(server / "backends/python", python)
     version = next(environment.glob("lib/python3.*")).name.removeprefix("python")
     shutil.copy(server / "python_backend_stubs" / version / "triton_python_backend_stub", python)
-    for folder in (HERE / "backends").iterdir():
+    for folder in (_HOST_FILES / "backends").iterdir():
         if (folder / "model.py").is_file():
             shutil.copytree(folder, place / folder.name)
-            shutil.copy(HERE / "batched_model.py", place / folder.name)
+            shutil.copy(_HOST_FILES / "batched_model.py", place / folder.name)
     return place
 
 
@@ -130,7 +134,7 @@ def _wait_until_live(
         if process.poll() is not None:
             break
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/{path}", timeout=5):  # noqa: S310
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/{path}", timeout=5):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
