@@ -56,12 +56,13 @@ class ServerAddress:
         shown = "".join(c if c.isprintable() else " " for c in str(text)[: 4 * MAX_TEXT])
         for _, value in self.headers:
             for secret in sorted({value, *value.split()}, key=len, reverse=True):
-                if len(secret) >= _SHORTEST_SECRET:
+                if len(secret) >= _SHORTEST_SECRET and secret.lower() not in _SCHEME_WORDS:
                     shown = shown.replace(secret, "***")
         line = " ".join(shown.split())
         return line if len(line) <= MAX_TEXT else f"{line[: MAX_TEXT - 1]}…"
 
 
+_SCHEME_WORDS = ("basic", "bearer", "token")
 _SHORTEST_SECRET = 4  # characters: `to` in a header is no secret, and is in many words
 
 

@@ -84,25 +84,35 @@ def unpack_list(name: str, datatype: str, shape: Sequence[object], data: object)
     Raises:
         RunnerError: the values do not fill the shape, or are not of the datatype.
     """
-    import numpy as np
-
     sizes = check_shape(name, shape)
     dtype = _known_dtype(name, datatype)
     try:
-        flat = np.array(data, dtype=object).ravel()
-        found = np.array([math.nan if one is None else one for one in flat], dtype=dtype)
-        if len(flat) and dtype != "bool" and not np.issubdtype(dtype, np.floating):
-            exact = bool(np.all(found.astype(object) == flat))
-        else:
-            exact = True
-        if exact and len(found) == math.prod(sizes):
-            return found.reshape(sizes)
+        found = _array_of(data, dtype)
     except (ValueError, TypeError, OverflowError, RecursionError):
-        pass
-    raise RunnerError(
-        f"the server sent values for output {name!r} that are not {datatype} {list(sizes)}",
-        hint=_SERVER_HINT,
-    )
+        found = None
+    if found is None or len(found) != math.prod(sizes):
+        raise RunnerError(
+            f"the server sent values for output {name!r} that are not {datatype} {list(sizes)}",
+            hint=_SERVER_HINT,
+        )
+    return found.reshape(sizes)
+
+
+def _array_of(values: object, dtype: str) -> Array | None:
+    """Return a list of numbers as a flat array; None if a value changes by that.
+
+    JSON has no NaN: null stands for it among floats.
+    """
+    import numpy as np
+
+    if not isinstance(values, list):
+        return None
+    flat = np.array(values, dtype=object).ravel()
+    if np.issubdtype(dtype, np.floating):
+        return np.array([math.nan if one is None else one for one in flat], dtype=dtype)
+    found = flat.astype(dtype)
+    same = dtype == "bool" or bool(np.all(found.astype(object) == flat))
+    return found if same else None
 
 
 def check_shape(name: str, shape: Sequence[object]) -> tuple[int, ...]:

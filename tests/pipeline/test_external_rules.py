@@ -44,7 +44,10 @@ class BusyDouble:
         return target_named(artifact.target).open_runner(path, "cpu", signature)
 
     def check_declared(
-        self, artifact: Artifact, signature: Signature, outputs: Mapping[str, OutputForm]
+        self,
+        artifact: Artifact,
+        signature: Signature,
+        outputs: Mapping[str, OutputForm],  # noqa: ARG002
     ) -> Declaration:
         assert outputs["output"] == OutputForm(dtype="float32", dims=(-1, 4)), outputs
         return self.declares
