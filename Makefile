@@ -9,7 +9,7 @@ CASE := sample_models/digits
 SITE = $(BIN)/sphinx-build -E -W --keep-going docs build/docs
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-slow lint types bench bench-slow docs clean help
+.PHONY: demo test test-slow test-serve lint types bench bench-slow docs clean help
 
 .venv/.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -33,6 +33,15 @@ test: .venv/.stamp ## the quick tests
 
 test-slow: .venv/.stamp .venv/.rtx ## the tests that take longer than a second each, NVIDIA's builder among them
 	$(BIN)/pytest -m slow
+
+# A tritonserver with an environment of its own: it needs numpy below 2.
+build/serve/.stamp: tests/serving_host/requirements.txt
+	$(PYTHON) -m venv build/serve
+	build/serve/bin/pip install --quiet torch==2.13.0 -r tests/serving_host/requirements.txt
+	touch $@
+
+test-serve: .venv/.stamp build/serve/.stamp ## artifacts as NVIDIA's tritonserver serves them
+	$(BIN)/pytest -m slow tests/runtimes/test_triton_server.py
 
 lint: .venv/.stamp ## ruff (rules and format), the floors between the rooms, and the links of the documentation
 	$(BIN)/ruff check

@@ -45,9 +45,9 @@ class BusyDouble:
 
     def check_declared(
         self,
-        artifact: Artifact,
-        signature: Signature,
-        outputs: Mapping[str, OutputForm],  # noqa: ARG002
+        artifact: Artifact,  # noqa: ARG002
+        signature: Signature,  # noqa: ARG002
+        outputs: Mapping[str, OutputForm],
     ) -> Declaration:
         assert outputs["output"] == OutputForm(dtype="float32", dims=(-1, 4)), outputs
         return self.declares

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ from modelc.core.kinds import ReasonCode
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State, Verdict
 from modelc.pipeline.manifest_file import read_manifest
-from modelc.pipeline.order import Order
+from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_served import ServedRequest, choose_artifact, validate_served
 from modelc.runtimes.served_runtime import FoundModel
@@ -26,8 +27,6 @@ from modelc.runtimes.v2_client import V2Config, V2Model, V2Server
 from ..reasons import reason_codes
 from ..runtimes.v2_double import Arrays, ServedDouble, serve
 
-Orders = Callable[..., Order]
-
 
 def recorded(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
@@ -35,10 +34,18 @@ def recorded(folder: Path) -> Manifest:
     return manifest
 
 
+@pytest.fixture(scope="module")
+def exported_gate(gate_source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    wanted = tuple(Wanted.parse(text) for text in ("torchscript", "onnx"))
+    out = tmp_path_factory.mktemp("gate") / "out"
+    run(Order(source=gate_source, wanted=wanted, out=out, judging=Judging()))
+    return out
+
+
 @pytest.fixture
-def folder(order: Orders, tmp_path: Path) -> Path:
-    run(order("torchscript", "onnx"))
-    return tmp_path / "out"
+def folder(exported_gate: Path, tmp_path: Path) -> Path:
+    """A copy at the same depth, as the manifest has the checkpoint's relative path."""
+    return Path(shutil.copytree(exported_gate, tmp_path / "out"))
 
 
 @pytest.fixture
