@@ -19,7 +19,14 @@ from ..pipeline.option_spec import Given, read_record, specs_of
 from ..pipeline.option_table import SourceOptions
 from .command_options import refuse, refuse_others, with_options
 from .judging_options import parse_folder_formats, read_limits
-from .run_options import file_move, is_on_command_line, load_private_key, process_bounds, run_call
+from .run_options import (
+    environments_cache,
+    file_move,
+    is_on_command_line,
+    load_private_key,
+    process_bounds,
+    run_call,
+)
 
 if TYPE_CHECKING:
     from ..core.children.limits import ProcessLimits
@@ -32,6 +39,10 @@ _COMPILED_OPTIONS = {
     "compiled", "checkpoint", "samples", "allow-pickle", "trust", "feeds", "seed", "atol", "rtol",
     "min-sqnr", "tolerance", "search", "sign-key", "json", "quiet", "debug", "isolate", "timeout",
     "memory",
+}  # fmt: skip
+_IN_OPTIONS = {
+    "in", "checkpoint", "samples", "allow-pickle", "trust", "feeds", "seed", "atol", "rtol",
+    "min-sqnr", "tolerance", "sign-key", "json", "quiet", "debug", "isolate", "timeout", "memory",
 }  # fmt: skip
 _REJUDGE_OPTIONS = {
     "rejudge", "atol", "rtol", "min-sqnr", "tolerance", "report", "sign-key", "json", "quiet",
@@ -56,6 +67,8 @@ def validate(
     call, files = read_record(CallOptions, given), read_record(FileOptions, given)
     if files.compiled:
         raise typer.Exit(_validate_compiled(path, context, given))
+    if files.runtimes:
+        raise typer.Exit(_validate_installed(path, context, given))
     trusts_code = bool(given.get("trust") or given.get("trust-engine"))
     source = _read_eager_side(given, trust=trusts_code)
     measuring = make_measuring(given, calibrates=False)
@@ -179,8 +192,25 @@ def _validate_compiled(path: Path, context: typer.Context, given: Given) -> int:
     return _show_result(verdict, path, (), json=call.json)
 
 
+def _validate_installed(path: Path, context: typer.Context, given: Given) -> int:
+    """Judge the artifacts of a folder in the releases that `--in` names; the exit code."""
+    from ..pipeline.installed_runtimes import provide_runtimes
+    from .console import Screen
+
+    refuse_others(given, _IN_OPTIONS, "with --in, which runs artifacts elsewhere", "remove it")
+    asked = read_record(FileOptions, given).runtimes
+    with Screen(quiet=read_record(CallOptions, given).quiet) as screen:
+        runtimes = provide_runtimes(path, asked, environments_cache(), screen)
+    return _validate_external(path, runtimes, context, given, drift=True)
+
+
 def _validate_external(
-    path: Path, runtimes: Sequence[ExternalRuntime], context: typer.Context, given: Given
+    path: Path,
+    runtimes: Sequence[ExternalRuntime],
+    context: typer.Context,
+    given: Given,
+    *,
+    drift: bool = False,
 ) -> int:
     """Judge the artifacts of a folder in other runtimes, show the verdicts; the exit code."""
     from ..core.external_runtime import ExternalReport
@@ -201,7 +231,7 @@ def _validate_external(
             "folder": path, "runtimes": tuple(runtimes),
             "judging": replace(judging, trusts_record=trusts),
             "moved": file_move(given, trust=trusts_code),
-            "settings": make_settings({**given, "trust-engine": trusts_code}),
+            "settings": make_settings({**given, "trust-engine": trusts_code}), "drift": drift,
         }  # fmt: skip
         judge = ApiCall(function="validate_external", arguments=arguments)
         report = run_call(judge, ExternalReport, process_bounds(call), screen)

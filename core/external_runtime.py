@@ -78,16 +78,47 @@ class DeclinedArtifact:
     reason: str
 
 
+HERE = "here"  # this process, as a side of a drift
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeDrift:
+    """How far an artifact's outputs in two runtimes are apart, on the feed nearest to a limit.
+
+    `first` and `second` are names of runtimes, or `here`. `output` is the one farthest apart,
+    `sqnr` the distance in dB from the first, None if they are equal or cannot be subtracted, and
+    `limit` the SQNR below which they are farther apart than the noise of the artifact allows.
+    `fault` says why they cannot be compared.
+    """
+
+    artifact: str
+    first: str
+    second: str
+    feed: str
+    output: str
+    max_abs: float | None
+    sqnr: float | None
+    limit: float
+    fault: str = ""
+
+    @property
+    def beyond(self) -> bool:
+        """Whether they are farther apart than the noise."""
+        return bool(self.fault) or (self.sqnr is not None and self.sqnr < self.limit)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExternalReport:
     """The result of `validate_external`: each artifact judged in each runtime, or declined.
 
-    `here` are the verdicts of the manifest on the judged artifacts, made in this process.
+    `here` are the verdicts of the manifest on the judged artifacts, made in this process. `drift`
+    is measured on demand.
     """
 
     judged: tuple[ExternalVerdict, ...]
     declined: tuple[DeclinedArtifact, ...] = ()
     here: tuple[Verdict, ...] = ()
+    drift: tuple[RuntimeDrift, ...] = ()
 
     @property
     def exit_code(self) -> int:
