@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
 
 from ..core.external_runtime import ExternalReport, ExternalVerdict, RuntimeDrift, facts_of
@@ -13,6 +13,9 @@ from ..reports.result_rows import sqnr_text, verdict_outcome
 from ..reports.text_format import figure_text
 from .console import STATE_MARKS, fit_table, print_line, result_console
 from .render_manifest import margin_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _RIGHT = ("max abs", "SQNR dB", "here", "margin")
 
@@ -45,7 +48,7 @@ def show_external(report: ExternalReport) -> None:
 
 def _show_drift(console: Console, drift: Sequence[RuntimeDrift]) -> None:
     """Show one row for each two runtimes that ran an artifact: how far their outputs are apart."""
-    print_line(console, "drift between runtimes, on the feed nearest to a limit:")
+    print_line(console, "drift between runtimes, on the feeds nearest to a limit:")
     columns = ["artifact", "feed", "from", "to", "max abs", "SQNR dB", "limit dB", "drift"]
     rows = [
         {

@@ -83,12 +83,12 @@ HERE = "here"  # this process, as a side of a drift
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeDrift:
-    """How far an artifact's outputs in two runtimes are apart, on the feed nearest to a limit.
+    """How far an artifact's outputs in two runtimes are apart, on the feeds nearest to a limit.
 
-    `first` and `second` are names of runtimes, or `here`. `output` is the one farthest apart,
-    `sqnr` the distance in dB from the first, None if they are equal or cannot be subtracted, and
-    `limit` the SQNR below which they are farther apart than the noise of the artifact allows.
-    `fault` says why they cannot be compared.
+    `first` and `second` are names of runtimes, or `here`. `feed` and `output` are those farthest
+    apart, `sqnr` is the distance in dB from the first, None if they are equal or cannot be
+    subtracted, and `limit` the SQNR below which they are farther apart than the noise of the
+    artifact allows. `fault` says why they cannot be compared.
     """
 
     artifact: str

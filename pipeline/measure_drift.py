@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from ..core.contract import Array, Outputs
@@ -15,13 +16,14 @@ from ..validators.judge import ReferenceOutputs
 from ..validators.metrics import is_numeric, measure_arrays
 from .judge_case import Candidate, JudgeCase
 
+_MAX_FEEDS = 8
 _ROUNDOFF = 2.0**-24  # of float32, the least distance that two runtimes may have
 
 
 def measure_drift(
     case: JudgeCase, sides: Mapping[str, Candidate], verdicts: Mapping[str, Verdict]
 ) -> tuple[RuntimeDrift, ...]:
-    """Compare the outputs of each two sides on the feed that came nearest to a limit.
+    """Compare the outputs of each two sides on the feeds that came nearest to a limit.
 
     Args:
         case: the feeds with eager's outputs, and the tolerance.
@@ -29,70 +31,93 @@ def measure_drift(
         verdicts: those on the artifact in the runtimes, by name.
 
     Returns:
-        the output that is farthest apart, of each two sides that ran the feed.
+        the output and feed that are farthest apart, of each two sides that ran.
     """
-    judged = [one for verdict in verdicts.values() for one in verdict.outputs]
-    reference = _nearest_to_a_limit(case, judged)
-    found: dict[str, Outputs] = {}
+    judged = [one for verdict in verdicts.values() for one in verdict.outputs if not one.loose]
+    names = _nearest_to_a_limit(judged)
+    references = [one for one in case.references if one.feed.name in names] or case.references[:1]
+    found: dict[str, list[Outputs]] = {}
     for name, candidate in sides.items():
-        try:
-            with replace(case, candidate=candidate).open() as runner:
-                found[name] = runner.run(reference.feed.arrays)
-        except RunnerError:
-            continue  # its verdict says so
-    limits = _drift_limits(judged, reference, case.tolerance)
+        with suppress(RunnerError):  # its verdict says so
+            found[name] = _run_side(replace(case, candidate=candidate), references)
+    limits = [_drift_limits(judged, one, case.tolerance) for one in references]
+    feeds = [one.feed.name for one in references]
     return tuple(
         replace(
-            _farthest_output(found[first], found[second], limits),
+            min(
+                _farthest_output(*each)
+                for each in zip(feeds, found[first], found[second], limits, strict=True)
+            ).drift,
             artifact=case.candidate.name,
             first=first,
             second=second,
-            feed=reference.feed.name,
         )
         for first, second in combinations(found, 2)
-        if limits
+        if all(limits)
     )
 
 
-def _nearest_to_a_limit(case: JudgeCase, judged: list[OutputVerdict]) -> ReferenceOutputs:
-    """Return the feed with the smallest margin that counts; the first feed if none has one."""
-    held = [one for one in judged if one.headroom is not None and not one.loose and not one.apart]
-    if not held:
-        return case.references[0]
-    worst = min(held, key=lambda one: one.headroom or 0.0).feed
-    return next((one for one in case.references if one.feed.name == worst), case.references[0])
+def _run_side(case: JudgeCase, references: Sequence[ReferenceOutputs]) -> list[Outputs]:
+    with case.open() as runner:
+        return [runner.run(one.feed.arrays) for one in references]
+
+
+def _nearest_to_a_limit(judged: Sequence[OutputVerdict]) -> set[str]:
+    """Return the names of the feeds with the smallest margins that count."""
+    held = [one for one in judged if one.headroom is not None and not one.apart]
+    ordered = sorted(held, key=lambda one: one.headroom or 0.0)
+    return set(list(dict.fromkeys(one.feed for one in ordered))[:_MAX_FEEDS])
 
 
 def _drift_limits(
-    judged: list[OutputVerdict], reference: ReferenceOutputs, tolerance: Tolerance
+    judged: Sequence[OutputVerdict], reference: ReferenceOutputs, tolerance: Tolerance
 ) -> dict[str, float]:
     """Return the SQNR in dB by output below which two runtimes are apart beyond noise.
 
-    It is what the artifact may err by: the floor of eager times the floor factor, or the SQNR of
-    its precision.
+    It is what the artifact may err by: the floor of eager, or the largest one where the feed has
+    none, times the floor factor; without a floor, the SQNR of its precision.
     """
     limits: dict[str, float] = {}
     for name in reference.outputs:
         own = tolerance.of(name)
-        mine = [one for one in judged if one.output == name and one.feed == reference.feed.name]
-        floor = next((one.floor for one in mine if one.floor is not None), None)
-        if own.floor_factor is None or floor is None:
+        all_feeds = [one for one in judged if one.output == name]
+        here = [one for one in all_feeds if one.feed == reference.feed.name]
+        floors = [one.floor for one in here if one.floor is not None]
+        floors = floors or [one.floor for one in all_feeds if one.floor is not None]
+        if own.floor_factor is None or not floors:
             limits[name] = own.min_sqnr
             continue
-        moved = [one.moved or 0.0 for one in mine if one.excuse is not None]
-        most = max(own.floor_factor * max(floor, _ROUNDOFF), *moved, 0.0)
+        moved = [one.moved or 0.0 for one in here if one.excuse is not None]
+        most = max(own.floor_factor * max(*floors, _ROUNDOFF), *moved, 0.0)
         limits[name] = -20.0 * math.log10(most)
     return limits
 
 
-def _farthest_output(first: Outputs, second: Outputs, limits: Mapping[str, float]) -> RuntimeDrift:
-    """Return the output with the least margin; what cannot be compared comes first."""
-    rows = [_compare(name, first.get(name), second.get(name), limits[name]) for name in limits]
-    return min(rows, key=lambda one: (not one.fault, one.sqnr is None, _margin(one)))
+@dataclass(frozen=True, kw_only=True)
+class _RankedDrift:
+    """A drift that sorts by how far it is beyond its limit; what cannot be compared is first."""
+
+    drift: RuntimeDrift
+
+    def __lt__(self, other: _RankedDrift) -> bool:
+        return self._rank < other._rank
+
+    @property
+    def _rank(self) -> tuple[bool, float]:
+        one = self.drift
+        return not one.fault, math.inf if one.sqnr is None else one.sqnr - one.limit
 
 
-def _margin(drift: RuntimeDrift) -> float:
-    return math.inf if drift.sqnr is None else drift.sqnr - drift.limit
+def _farthest_output(
+    feed: str, first: Outputs, second: Outputs, limits: Mapping[str, float]
+) -> _RankedDrift:
+    """Return the output of one feed that is farthest apart."""
+    return min(
+        _RankedDrift(
+            drift=replace(_compare(name, first.get(name), second.get(name), limit), feed=feed)
+        )
+        for name, limit in limits.items()
+    )
 
 
 def _compare(name: str, first: Array | None, second: Array | None, limit: float) -> RuntimeDrift:

@@ -46,7 +46,9 @@ def main() -> None:
 
 def list_versions(package: str) -> dict[str, Any]:
     """Return the versions of what is installed, and of Python; `module` is what imports."""
-    found = {one.metadata["Name"]: one.version for one in metadata.distributions()}
+    found: dict[str, str] = {}
+    for one in metadata.distributions():
+        found.setdefault(one.metadata["Name"], one.version)  # the first one is imported
     module = __import__(package)
     return {
         "installed": found,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS = 600.0  # to open a model, or to run one feed
 _END_SECONDS = 15.0  # for the process to end
 _MAX_ANSWER = 1 << 20  # bytes of a line
+_MAX_TEXT = 400  # characters of a message
 _MAX_OUTPUTS = 4096
 _MAX_BYTES = 1 << 34  # of an output
 
@@ -32,20 +33,15 @@ class EnvironmentRunner(RunnerBase):
     """An artifact that is open in a process of another environment."""
 
     def __init__(
-        self,
-        name: str,
-        interpreter: Path,
-        request: Mapping[str, object],
-        *,
-        seconds: float = _ANSWER_SECONDS,
+        self, interpreter: Path, request: Mapping[str, object], seconds: float = _ANSWER_SECONDS
     ) -> None:
-        self._name, self._seconds = name, seconds
+        self._seconds = seconds
         self._folder = tempfile.TemporaryDirectory(prefix="modelc-runtime-")
         self._place, self._number = Path(self._folder.name), 0
         self._process = _ChildConversation(interpreter, self._place)
         try:
             answer = self._ask(request)
-            self.inputs = tuple(_texts(answer.get("inputs"), self._name))
+            self.inputs = tuple(_texts(answer.get("inputs")))
         except BaseException:
             self.close()
             raise
@@ -64,7 +60,7 @@ class EnvironmentRunner(RunnerBase):
             path = self._place / f"in-{self._number}-{place}.npy"
             np.save(path, feed[name], allow_pickle=False)
         answer = self._ask({"run": self._number, "inputs": names})
-        found = _texts(answer.get("outputs"), self._name)
+        found = _texts(answer.get("outputs"))
         files = [self._place / f"out-{self._number}-{place}.npy" for place in range(len(found))]
         try:
             return {name: _read_array(path) for name, path in zip(found, files, strict=True)}
@@ -95,17 +91,17 @@ class EnvironmentRunner(RunnerBase):
         if not isinstance(answer, dict):
             raise self._garbage("what is no answer")
         if "error" in answer:
-            raise RunnerError(f"{self._name}: {str(answer['error'])[:400]}", hint=LOGGED)
+            raise RunnerError(str(answer["error"])[:_MAX_TEXT], hint=LOGGED)
         return answer
 
     def _dead(self, end: ProcessEnd) -> RunnerError:
         if end.overrun is not None:
-            return RunnerError(f"{self._name}: {end.overrun.text}", hint=end.overrun.hint)
-        return RunnerError(f"{self._name}: its process ended with {end.name}", hint=LOGGED)
+            return RunnerError(end.overrun.text, hint=end.overrun.hint)
+        return RunnerError(f"its process ended with {end.name}", hint=LOGGED)
 
     def _garbage(self, what: str) -> RunnerError:
         self._process.end()
-        return RunnerError(f"{self._name}: its process gave {what}", hint=LOGGED)
+        return RunnerError(f"its process gave {what}", hint=LOGGED)
 
 
 class _ChildConversation:
@@ -165,7 +161,7 @@ class _ChildConversation:
         self._answers.put(end)
 
 
-def _texts(value: object, name: str) -> list[str]:
+def _texts(value: object) -> list[str]:
     """Return a list of different names.
 
     Raises:
@@ -173,9 +169,9 @@ def _texts(value: object, name: str) -> list[str]:
     """
     good = isinstance(value, list) and len(value) <= _MAX_OUTPUTS
     if not good or not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise RunnerError(f"{name}: its process gave no names", hint=LOGGED)
+        raise RunnerError("its process gave no names", hint=LOGGED)
     if len(set(value)) != len(value):
-        raise RunnerError(f"{name}: two outputs have one name", hint=LOGGED)
+        raise RunnerError("two outputs have one name", hint=LOGGED)
     return value
 
 

@@ -69,14 +69,14 @@ class InstalledRuntime:
             **_onnx_facts(path, artifact),
         }  # fmt: skip
         try:
-            return EnvironmentRunner(self.name, found.interpreter, request)
+            return EnvironmentRunner(found.interpreter, request)
         except RunnerError as error:
             version = found.installed.get(self.requirement.package, "")
             release = f"{self.requirement.known.module}=={version}"
             limits = explain_incompatibility(path, release) if _is_onnx(artifact) else ""
             if not limits:
                 raise
-            raise RunnerError(f"{error.message} ({limits})", hint=LOGGED) from error
+            raise RunnerError(f"{limits} ({error.message})", hint=LOGGED) from error
 
 
 def _is_onnx(artifact: Artifact) -> bool:

@@ -76,8 +76,9 @@ def make_environment(folder: Path, python: str) -> None:
             wanted,
             str(folder),
         )
-    else:
-        command = (_find_python(python), "-I", "-m", "venv", str(folder))
+    else:  # a pip of its own takes seconds, and is needed for another Python only
+        bare = ("--without-pip",) if not python and _has_own_pip() else ()
+        command = (_find_python(python), "-I", "-m", "venv", *bare, str(folder))
     made = _run(command)
     if not made.passed:
         raise MissingError(
@@ -108,8 +109,8 @@ def install_packages(folder: Path, requirement: RuntimeRequirement) -> None:
         )
         done = _run((*first, *wanted))
     else:
-        first = (python, "-I", "-m", "pip", "install", "--no-input", "--quiet")
-        done = _run((*first, "--progress-bar", "off", "--disable-pip-version-check", *wanted))
+        quiet = ("--no-input", "--quiet", "--progress-bar", "off", "--disable-pip-version-check")
+        done = _run((*_pip_of(folder), "install", *quiet, *wanted))
     if not done.passed:
         raise _install_error(requirement, done, list_releases(folder, requirement.package))
 
@@ -119,20 +120,28 @@ def list_releases(folder: Path, package: str) -> tuple[str, ...] | None:
 
     None if the index could not be asked, or pip is missing.
     """
-    python = str(python_of(folder))
-    own = find_uv() is not None  # uv puts no pip into an environment, and lists no versions
-    if own and find_spec("pip") is None:
-        return None
-    version = _version_of(python) if own else ""
-    options = ("--python-version", version) if version else ()
-    first = (sys.executable if own else python, "-I", "-m", "pip", "index", "versions")
-    quiet = ("--only-binary", ":all:", "--no-input", "--disable-pip-version-check")
-    found = _run((*first, *quiet, *options, package), _QUERY_SECONDS)
+    if not _has_own_pip() and find_uv() is not None:
+        return None  # uv puts no pip into an environment, and lists no releases
+    options = ("--only-binary", ":all:", "--no-input", "--disable-pip-version-check")
+    found = _run((*_pip_of(folder), "index", "versions", *options, package), _QUERY_SECONDS)
     if not found.passed:
         return None
     title = "Available versions:"
     listed = next((line for line in found.lines if line.startswith(title)), title)
     return tuple(filter(None, map(str.strip, listed.removeprefix(title).split(","))))
+
+
+def _has_own_pip() -> bool:
+    """Return whether the Python of this process has pip, as one that uv made need not."""
+    return find_spec("pip") is not None
+
+
+def _pip_of(folder: Path) -> tuple[str, ...]:
+    """Return the pip of an environment, or that of this process for the environment."""
+    python = str(python_of(folder))
+    if any(folder.glob("[Ll]ib*/**/site-packages/pip")):
+        return (python, "-I", "-m", "pip")
+    return (sys.executable, "-I", "-m", "pip", "--python", python)
 
 
 def _install_error(
