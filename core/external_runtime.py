@@ -68,6 +68,10 @@ class ExternalVerdict:
     sha256: str
     versions: Versions = field(default_factory=dict)
 
+    def is_stale(self, artifact: Artifact | None) -> bool:
+        """Return whether it is on another file than the artifact is now."""
+        return artifact is None or artifact.files[0].sha256 != self.sha256
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeclinedArtifact:
