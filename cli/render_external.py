@@ -53,7 +53,7 @@ def _show_drift(console: Console, drift: Sequence[RuntimeDrift]) -> None:
     rows = [
         {
             "artifact": escape(one.artifact),
-            "feed": escape(one.feed),
+            "feed": escape(one.feed) if one.max_abs or one.fault else "",
             "from": escape(one.first),
             "to": escape(one.second),
             "max abs": figure_text(one.max_abs),
