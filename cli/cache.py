@@ -118,6 +118,39 @@ def verify(
     raise typer.Exit(1 if wrong else 0)
 
 
+@app.command("runtimes")
+@with_options("cache runtimes")
+def runtimes(
+    remove: Annotated[
+        bool,
+        typer.Option(
+            "--remove",
+            help="Remove all environments; each is made again when it is needed.",
+            rich_help_panel=Panel.CACHE,
+        ),
+    ] = False,
+    cache_dir: CacheDir = None,
+    *,
+    given: Given,
+) -> None:
+    """List or remove the environments of other runtimes, which validate --in makes."""
+    from ..core.records import size_text
+    from ..pipeline.manifest_file import encode_json
+    from ..runtimes.runtime_environments import list_environments, remove_environments
+    from .console import print_line, result_console, show_json
+    from .render_setup import show_environments
+
+    folder = cache_dir or cache_folder()
+    rows = list_environments(folder)
+    freed = remove_environments(folder) if remove else 0
+    if read_record(CallOptions, given).json:
+        show_json(encode_json({"environments": () if remove else rows, "freed": freed}))
+    elif remove:
+        print_line(result_console(), f"{size_text(freed)} freed")
+    else:
+        show_environments(rows, folder)
+
+
 def _open_layout(cache_dir: Path | None) -> StoreLayout:
     """Open the store in the given folder, or in the user's default one."""
     from ..core.errors import UsageError

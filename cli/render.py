@@ -256,7 +256,7 @@ _CHECK_NAMES = {
 }
 _CHECK_MARKS = {kind: f"[{style}]{name}[/]" for kind, (name, style) in _CHECK_NAMES.items()}
 _REPORTED = tuple(CheckOutcome)[1:]  # outcomes that get a line each, the worst first
-_VERIFY_COLUMNS = ("form", "files", "inside", "chain", "verdict", "seal", "signature")
+_VERIFY_COLUMNS = ("form", "files", "inside", "chain", "verdict", "runtimes", "seal", "signature")
 
 
 def show_verification(found: Verification, folder: str, *, quiet: bool = False) -> None:

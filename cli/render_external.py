@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from rich.markup import escape
 
-from ..core.external_runtime import ExternalReport, ExternalVerdict, facts_of
+from ..core.external_runtime import ExternalReport, ExternalVerdict, RuntimeDrift, facts_of
 from ..core.verdict import Verdict
 from ..reports.result_rows import sqnr_text, verdict_outcome
 from ..reports.text_format import figure_text
 from .console import STATE_MARKS, fit_table, print_line, result_console
 from .render_manifest import margin_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _RIGHT = ("max abs", "SQNR dB", "here", "margin")
 
@@ -32,9 +38,38 @@ def show_external(report: ExternalReport) -> None:
             print_line(console, escape(text))
         for note in one.verdict.notes:
             print_line(console, f"  [yellow]{escape(note)}[/]")
-    for declined in report.declined:
+    if report.drift:
+        _show_drift(console, report.drift)
+    ran = {one.verdict.artifact for one in report.judged}
+    for declined in (one for one in report.declined if one.artifact not in ran):
         text = f"{declined.artifact} was not run in {declined.runtime}: {declined.reason}"
         print_line(console, f"[dim]{escape(text)}[/]")
+
+
+def _show_drift(console: Console, drift: Sequence[RuntimeDrift]) -> None:
+    """Show one row for each two runtimes that ran an artifact: how far their outputs are apart."""
+    print_line(console, "drift between runtimes, on the feeds nearest to a limit:")
+    columns = ["artifact", "feed", "from", "to", "max abs", "SQNR dB", "limit dB", "drift"]
+    rows = [
+        {
+            "artifact": escape(one.artifact),
+            "feed": escape(one.feed) if one.max_abs or one.fault else "",
+            "from": escape(one.first),
+            "to": escape(one.second),
+            "max abs": figure_text(one.max_abs),
+            "SQNR dB": "equal" if one.sqnr is None and not one.fault else figure_db(one.sqnr),
+            "limit dB": f"{one.limit:.1f}",
+            "drift": f"[red]{escape(one.fault) or 'beyond noise'}[/]" if one.beyond else "",
+        }
+        for one in drift
+    ]
+    right = ("max abs", "SQNR dB", "limit dB")
+    console.print(fit_table(console, columns, rows, right=right, less=("feed", "max abs")))
+
+
+def figure_db(value: float | None) -> str:
+    """Return decibels with one decimal; empty without a value."""
+    return "" if value is None else f"{value:.1f}"
 
 
 def _row(one: ExternalVerdict, here: Verdict | None) -> dict[str, str]:

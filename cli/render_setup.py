@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..converters.library_checks import LibraryHost
     from ..pipeline.cache.store_layout import ListedResult
     from ..pipeline.call_options import CallOptions
+    from ..runtimes.runtime_environments import ListedEnvironment
 
 _CHECK_MARKS = {
     CheckState.OK: "[green]ok[/]",
@@ -240,6 +241,20 @@ def show_cache(rows: Sequence[ListedResult], size: int, folder: Path) -> None:
         console.print(table)
     results = count_text(len(rows), "result")
     print_line(console, f"{results}, {size_text(size)} in {escape(str(folder))}")
+
+
+def show_environments(rows: Sequence[ListedEnvironment], folder: Path) -> None:
+    """Show a row per environment of another runtime, then their total size and folder."""
+    console = result_console()
+    if rows:
+        table = new_table("runtime", "version", "python", "size", "made", right=("size",))
+        for row in rows:
+            made = _age_text(time.time() - row.made)
+            cells = (row.requirement, row.version, row.python, size_text(row.size), made)
+            table.add_row(*map(escape, cells))
+        console.print(table)
+    size = size_text(sum(row.size for row in rows))
+    print_line(console, f"{count_text(len(rows), 'environment')}, {size} in {escape(str(folder))}")
 
 
 def show_cache_faults(wrong: Sequence[str], left: int) -> None:

@@ -151,6 +151,12 @@ def cache_folder() -> Path:
     return user_cache_path("modelc", appauthor=False)
 
 
+def environments_cache() -> Path:
+    """The folder of the cache that holds environments of other runtimes."""
+    given = os.environ.get("MODELC_CACHE_DIR", "")
+    return Path(given) if given else cache_folder()
+
+
 def is_on_command_line(context: typer.Context, name: str) -> bool:
     """Whether an option is on the command line, and not only in the environment."""
     source = context.get_parameter_source(name)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,18 +14,17 @@ from ..core.errors import ErrorCode, UsageError
 from ..core.events import Tell
 from ..core.manifest import Manifest
 from ..core.verdict import Verdict
-from ..pipeline.call_options import CallOptions, FileOptions, ServedChoice
+from ..pipeline.call_options import CallOptions, FileOptions
 from ..pipeline.option_spec import Given, read_record, specs_of
 from ..pipeline.option_table import SourceOptions
 from .command_options import refuse, refuse_others, with_options
 from .judging_options import parse_folder_formats, read_limits
-from .run_options import file_move, is_on_command_line, load_private_key, process_bounds, run_call
+from .run_options import file_move, process_bounds, run_call
+from .validate_elsewhere import ELSEWHERE, SERVED_ONLY, keep_folder_signature, validate_elsewhere
 
 if TYPE_CHECKING:
     from ..core.children.limits import ProcessLimits
-    from ..core.external_runtime import ExternalRuntime, RuntimeFamily
     from ..pipeline.order import Source
-    from ..pipeline.validate_served import ServedRequest
     from ..reports.report_formats import ReportFormat
 
 _MOVE_OPTIONS = {"samples", "allow-pickle", "trust"}  # these are of the record as well
@@ -33,11 +32,6 @@ _COMPILED_OPTIONS = {
     "compiled", "checkpoint", "samples", "allow-pickle", "trust", "feeds", "seed", "atol", "rtol",
     "min-sqnr", "tolerance", "search", "sign-key", "json", "quiet", "debug", "isolate", "timeout",
     "memory",
-}  # fmt: skip
-_SERVED_OPTIONS = {
-    "served", "model", "artifact", "model-version", "header", "request-timeout", "checkpoint",
-    "samples", "allow-pickle", "trust", "trust-engine", "feeds", "seed", "atol", "rtol", "min-sqnr",
-    "tolerance", "sign-key", "json", "quiet", "debug", "isolate", "timeout", "memory",
 }  # fmt: skip
 _REJUDGE_OPTIONS = {
     "rejudge", "atol", "rtol", "min-sqnr", "tolerance", "report", "sign-key", "json", "quiet",
@@ -62,9 +56,9 @@ def validate(
     call, files = read_record(CallOptions, given), read_record(FileOptions, given)
     if files.compiled:
         raise typer.Exit(_validate_compiled(path, context, given))
-    if given.get("served"):
-        raise typer.Exit(_validate_served(path, context, given))
-    refuse(given, _of_served(), "without --served", "name the server: --served URL")
+    if any(map(given.get, ELSEWHERE)):
+        raise typer.Exit(validate_elsewhere(path, context, given))
+    refuse(given, SERVED_ONLY, "without --served", "name the server: --served URL")
     trusts_code = bool(given.get("trust") or given.get("trust-engine"))
     source = _read_eager_side(given, trust=trusts_code)
     measuring = make_measuring(given, calibrates=False)
@@ -74,7 +68,7 @@ def validate(
     reports = parse_folder_formats(path, call.report)
     settings = make_settings({**given, "trust-engine": trusts_code})
     set_output_folder(path)
-    sign = _keep_signature(path, call.sign_key, context, judges_all=not files.rejudge)
+    sign = keep_folder_signature(path, call.sign_key, context, judges_all=not files.rejudge)
     with (
         remove_stale_reports(path, reports),
         Screen(quiet=call.quiet) as screen,
@@ -177,7 +171,7 @@ def _validate_compiled(path: Path, context: typer.Context, given: Given) -> int:
     call = read_record(CallOptions, given)
     judging = make_judging(given, read_limits(call.tolerance))
     set_output_folder(path)
-    sign = _keep_signature(path, call.sign_key, context, judges_all=False)
+    sign = keep_folder_signature(path, call.sign_key, context, judges_all=False)
     with Screen(quiet=call.quiet) as screen, sign(screen) as trusts:
         arguments = {
             "folder": path, "mode": read_record(FileOptions, given).compiled,
@@ -186,88 +180,6 @@ def _validate_compiled(path: Path, context: typer.Context, given: Given) -> int:
         judge = ApiCall(function="validate_compiled", arguments=arguments)
         verdict = run_call(judge, Verdict, process_bounds(call), screen)
     return _show_result(verdict, path, (), json=call.json)
-
-
-def _of_served() -> list[str]:
-    return [one.name for one in specs_of(ServedChoice)]
-
-
-def _validate_served(path: Path, context: typer.Context, given: Given) -> int:
-    """Judge an artifact of a folder as a server serves it; the exit code."""
-    from ..pipeline.validate_served import ServedRequest
-
-    refuse_others(given, _SERVED_OPTIONS, "with --served", "remove it")
-    choice = read_record(ServedChoice, given)
-    model = read_record(SourceOptions, given).model
-    served = ServedRequest(
-        url=choice.served or "", model=model, version=choice.model_version,
-        artifact=choice.artifact, headers=choice.header, timeout=choice.request_timeout,
-    )  # fmt: skip
-    _ = served.address  # a wrong one is refused before anything is started
-    return _validate_external(path, (), context, given, served=served)
-
-
-def _validate_external(
-    path: Path,
-    runtimes: Sequence[ExternalRuntime | RuntimeFamily],
-    context: typer.Context,
-    given: Given,
-    *,
-    served: ServedRequest | None = None,
-) -> int:
-    """Judge the artifacts of a folder in other runtimes, show the verdicts; the exit code."""
-    from ..core.external_runtime import ExternalReport
-    from ..pipeline.isolation.worker import ApiCall
-    from ..pipeline.make_order import make_judging, make_settings
-    from ..pipeline.manifest_file import encode_json
-    from .console import Screen, show_json
-    from .render_external import show_external
-    from .streams import set_output_folder
-
-    call = read_record(CallOptions, given)
-    trusts_code = bool(given.get("trust") or given.get("trust-engine"))
-    judging = make_judging(given, read_limits(call.tolerance))
-    set_output_folder(path)
-    sign = _keep_signature(path, call.sign_key, context, judges_all=False)
-    with Screen(quiet=call.quiet) as screen, sign(screen) as trusts:
-        arguments = {
-            "folder": path, **({"served": served} if served else {"runtimes": tuple(runtimes)}),
-            "judging": replace(judging, trusts_record=trusts),
-            "moved": file_move(given, trust=trusts_code),
-            "settings": make_settings({**given, "trust-engine": trusts_code}),
-        }  # fmt: skip
-        function: Literal["validate_served", "validate_external"]
-        function = "validate_served" if served else "validate_external"
-        judge = ApiCall(function=function, arguments=arguments)
-        report = run_call(judge, ExternalReport, process_bounds(call), screen)
-    if call.json:
-        show_json(encode_json(report))
-    else:
-        show_external(report)
-    return report.exit_code
-
-
-def _keep_signature(
-    path: Path, key: Path | None, context: typer.Context, *, judges_all: bool
-) -> Callable[[Tell], AbstractContextManager[bool]]:
-    """What keeps the signature of a folder true, given who listens; a single file has none.
-
-    Raises:
-        UsageError: a key was given for a single file, or it is none.
-    """
-    from ..pipeline.provenance.signing import keep_signature
-
-    if path.is_dir():
-        private = load_private_key(key)
-        return lambda tell: keep_signature(path, private, tell, judges_all=judges_all)
-    if is_on_command_line(context, "sign_key"):
-        raise UsageError(
-            "--sign-key has no effect on a single file",
-            hint="pass its folder",
-            option="sign-key",
-            code=ErrorCode.NO_EFFECT,
-        )
-    return lambda _: nullcontext(enter_result=True)
 
 
 def _show_result(

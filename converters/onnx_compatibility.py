@@ -228,6 +228,25 @@ def lower_model(path: Path, runtimes: Sequence[str]) -> dict[str, str]:
     return {LOADS_IN: str(allowed), "ir": str(model.ir_version), "opset": str(opset_of(model))}
 
 
+def explain_incompatibility(path: Path, runtime: str) -> str:
+    """Return what a model file needs beyond a release, as `onnxruntime==1.20.1`, and the remedy.
+
+    Empty if the release loads it, or its limits are unknown.
+    """
+    try:
+        release = parse_runtime(runtime)
+    except UsageError:
+        return ""
+    model = load_model(path)
+    fault = next(_compatibility_faults(model, release.limits), "")
+    if not fault and model.ir_version > release.limits.ir:
+        fault = f"its IR version is {model.ir_version}"
+    if not fault:
+        return ""
+    minor = ".".join(release.version.split(".")[:2])
+    return f"{fault}, and {release} loads less: export with --for {release.name}=={minor}"
+
+
 def opset_of(model: onnx.ModelProto) -> int:
     """Return the opset of the default ONNX domain."""
     return max((int(o.version) for o in model.opset_import if o.domain in _CORE), default=1)

@@ -60,6 +60,7 @@ from .trt.trt_installation import (
     find_tensorrt,
     load_tensorrt,
     query_driver,
+    read_host_versions,
     refuse_other_device,
     tensorrt_readiness,
 )
@@ -91,6 +92,11 @@ read_metadata = read_onnx_metadata
 _FIRST_KEY = b"\x08"  # protobuf's key of field 1, `ir_version`
 _LIBRARIES = ("libonnxruntime_providers_tensorrt.so", "onnxruntime_providers_tensorrt.dll")
 _OPTIONS = "provider_options"  # metadata: the options of the build, by which the file is opened
+
+
+def host_versions() -> Mapping[str, str]:
+    """Return the versions of the library and the driver on this host, and its GPU."""
+    return read_host_versions(TrtLibrary.ORT)
 
 
 def readiness() -> Readiness:

@@ -363,6 +363,11 @@ def _layer_facts(sidecar: EngineSidecar) -> dict[str, str]:
     return {"layers": str(len(sidecar.layers)), "compute layers": (known or "unknown") + source}
 
 
+def host_versions() -> Mapping[str, str]:
+    """Return the versions of TensorRT and the driver on this host, and its GPU."""
+    return trt_installation.read_host_versions(TrtLibrary.TENSORRT)
+
+
 def read_metadata(path: Path) -> Mapping[str, str]:
     """Return the metadata of the job from the sidecar."""
     return read_sidecar(path).origin

@@ -26,6 +26,7 @@ from .trt.trt_installation import (
     builder_readiness,
     find_tensorrt,
     query_driver,
+    read_host_versions,
     tensorrt_readiness,
 )
 
@@ -98,6 +99,11 @@ def open_runner(
 def inspect(path: Path) -> Inspection:
     """Read the sidecar; the engine is code and is not loaded."""
     return tensorrt_engine.inspect(path)
+
+
+def host_versions() -> Mapping[str, str]:
+    """Return the versions of TensorRT-RTX and the driver on this host, and its GPU."""
+    return read_host_versions(TrtLibrary.RTX)
 
 
 def read_metadata(path: Path) -> Mapping[str, str]:

@@ -61,6 +61,7 @@ from .trt.trt_installation import (
     find_tensorrt,
     load_tensorrt,
     query_driver,
+    read_host_versions,
     refuse_other_device,
     tensorrt_readiness,
 )
@@ -88,6 +89,11 @@ DEVICE = "cuda"  # the memory of inputs and weights
 read_metadata = read_torch_metadata
 
 LoadLibrary: TypeAlias = Callable[[], ModuleType]
+
+
+def host_versions() -> Mapping[str, str]:
+    """Return the versions of the library and the driver on this host, and its GPU."""
+    return read_host_versions(TrtLibrary.TORCH)
 
 
 def readiness() -> Readiness:

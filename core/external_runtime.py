@@ -131,6 +131,10 @@ class ExternalVerdict:
     sha256: str
     versions: Versions = field(default_factory=dict)
 
+    def is_stale(self, artifact: Artifact | None) -> bool:
+        """Return whether it is on another file than the artifact is now."""
+        return artifact is None or artifact.files[0].sha256 != self.sha256
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeclinedArtifact:
@@ -141,16 +145,47 @@ class DeclinedArtifact:
     reason: str
 
 
+HERE = "here"  # this process, as a side of a drift
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeDrift:
+    """How far an artifact's outputs in two runtimes are apart, on the feeds nearest to a limit.
+
+    `first` and `second` are names of runtimes, or `here`. `feed` and `output` are those farthest
+    apart, `sqnr` is the distance in dB from the first, None if they are equal or cannot be
+    subtracted, and `limit` the SQNR below which they are farther apart than the noise of the
+    artifact allows. `fault` says why they cannot be compared.
+    """
+
+    artifact: str
+    first: str
+    second: str
+    feed: str
+    output: str
+    max_abs: float | None
+    sqnr: float | None
+    limit: float
+    fault: str = ""
+
+    @property
+    def beyond(self) -> bool:
+        """Whether they are farther apart than the noise."""
+        return bool(self.fault) or (self.sqnr is not None and self.sqnr < self.limit)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExternalReport:
     """The result of `validate_external`: each artifact judged in each runtime, or declined.
 
-    `here` are the verdicts of the manifest on the judged artifacts, made in this process.
+    `here` are the verdicts of the manifest on the judged artifacts, made in this process. `drift`
+    is measured on demand.
     """
 
     judged: tuple[ExternalVerdict, ...]
     declined: tuple[DeclinedArtifact, ...] = ()
     here: tuple[Verdict, ...] = ()
+    drift: tuple[RuntimeDrift, ...] = ()
 
     @property
     def exit_code(self) -> int:

@@ -50,6 +50,24 @@ class HostBound(Target, Protocol):
 
 
 @runtime_checkable
+class HostVersioned(Target, Protocol):
+    """A target whose verdicts hold for the driver and the library that ran its files."""
+
+    def host_versions(self) -> Mapping[str, str]:
+        """Return the versions of both on this host, and its GPU; what is unknown is left out."""
+        ...
+
+
+def list_host_changes(then: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what differs between two hosts, as `tensorrt 10.13, now 11.4`."""
+    return tuple(
+        f"{name} {then[name]}, now {now[name]}"
+        for name in then
+        if name in now and then[name] != now[name]
+    )
+
+
+@runtime_checkable
 class SettingsChecked(Target, Protocol):
     """A target with settings that name inputs."""
 

@@ -271,7 +271,8 @@ class Verdict:
     right in a part only. `by_default` is the result under the runtime's defaults, if less precise.
     `domain` is for a file judged by itself; in a manifest, the artifact has it. `sensitivity` is
     what the feeds and limits would have detected. `stored` are the references of a prepared step
-    that were used.
+    that were used. `host` are versions of the driver and the library that ran an engine, with its
+    GPU: another driver or library may compute otherwise.
     """
 
     artifact: str
@@ -293,6 +294,7 @@ class Verdict:
     groups: tuple[GroupVerdict, ...] = ()
     sensitivity: Sensitivity | None = None
     stored: StoredComparison | None = None
+    host: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", "; ".join(one.text for one in self.reasons))

@@ -44,6 +44,12 @@ class FileOptions:
         "record the verdict: default, reduce-overhead or max-autotune, each with +fullgraph or "
         "+dynamic.",
         Panel.VALIDATION, commands=On.VALIDATE, key=False, metavar="MODE")
+    runtimes: tuple[str, ...] = option(
+        (), "in",
+        "Judge the artifacts as this release of a runtime runs them, in an environment of its own, "
+        "and record the verdicts: onnxruntime==1.20.1, openvino~=2025.3.0, torch==2.11.0; "
+        "with ,python=3.12 in another Python. Repeatable.",
+        Panel.VALIDATION, commands=On.VALIDATE, key=False, many=True, metavar="RUNTIME==VERSION")
     activations: str = option(
         "2GiB", "activations", "Memory limit of activations, as 512MB or 2GiB.", commands=On.DEBUG,
         key=False, metavar="SIZE")

@@ -194,6 +194,7 @@ class JudgeRequest:
         recorded_accuracy: the accuracy and gate on record for an unchanged file.
         recorded_worst: the worst feed on record.
         notes: further notes.
+        recorded_host: the driver and library of the verdict on record.
         sensitive: plant faults in copies of an artifact that passed.
         states_accuracy: note the accuracy, as no record will hold it.
     """
@@ -209,6 +210,7 @@ class JudgeRequest:
     recorded_accuracy: Accuracy | None = None
     recorded_worst: WorstFeed | None = None
     notes: tuple[str, ...] = ()
+    recorded_host: Mapping[str, str] = field(default_factory=dict)
     sensitive: bool = False
     states_accuracy: bool = False
 

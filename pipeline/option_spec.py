@@ -33,7 +33,8 @@ class Commands:
     LOADING = EAGER | INSPECT | BENCHMARK  # those that build its module
     WITH_JSON = (
         EAGER | RUN | CALIBRATE | INIT | INSPECT | REPORT | BENCHMARK
-        | {"config", "doctor", "targets", "verify", "cache ls", "cache gc", "cache verify"}
+        | {"config", "doctor", "targets", "verify", "cache ls", "cache gc", "cache verify",
+            "cache runtimes"}
     )  # fmt: skip
     ALL = WITH_JSON | {"sbom"}
 

@@ -140,7 +140,7 @@ class RecordedRequests:
         and its held-out samples. Its branches and its accuracy gate are the recorded ones.
         """
         manifest, folder, progress = self.run.manifest, self.run.folder, self.progress
-        worst = get_worst_feed(manifest, artifact)
+        worst, verdict = get_worst_feed(manifest, artifact), manifest.verdict_of(artifact.name)
         inputs = domain_inputs(artifact.domain, self.eager)
         eager = narrow_reference(self.eager, inputs, progress)
         eager, notes = add_found_feed(add_recorded_sizes(eager, artifact.places), worst, folder)
@@ -153,6 +153,7 @@ class RecordedRequests:
             held_out=self.run.refer_samples(artifact, self.eager, progress),
             recorded_worst=worst,
             notes=notes,
+            recorded_host=({} if verdict is None else verdict.host),
             capture=capture_from_record(branches, artifact, manifest),
             sensitive=True,
             labelled=apply_recorded_gate(self.labelled, artifact.accuracy),

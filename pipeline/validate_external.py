@@ -11,10 +11,12 @@ from ..core.contract import Runner
 from ..core.errors import ErrorCode, RunnerError, UsageError, unknown_name_error
 from ..core.events import Tell, ignore_events
 from ..core.external_runtime import (
+    HERE,
     DeclinedArtifact,
     ExternalReport,
     ExternalRuntime,
     ExternalVerdict,
+    RuntimeDrift,
     RuntimeFamily,
     keep_latest,
 )
@@ -24,6 +26,7 @@ from ..core.signature import Signature
 from ..core.verdict import State
 from .external_rules import judge_external
 from .judge_case import JudgeRequest
+from .measure_drift import measure_drift
 from .order import Judging
 from .output_folder import open_folder
 from .recorded_run import (
@@ -46,6 +49,7 @@ def validate_external(  # noqa: PLR0913 - the options of `modelc validate FOLDER
     moved: Moved | None = None,
     judging: Judging | None = None,
     settings: Mapping[str, str] | None = None,
+    drift: bool = False,
 ) -> ExternalReport:
     """Judge the artifacts of a folder as external runtimes run them, and record the verdicts.
 
@@ -60,6 +64,7 @@ def validate_external(  # noqa: PLR0913 - the options of `modelc validate FOLDER
         moved: the current places of checkpoint and samples.
         judging: feeds, seed and tolerances; as recorded where not set.
         settings: options of the artifacts' formats, such as consent.
+        drift: whether to compare the outputs of the runtimes with one another too.
 
     Raises:
         UsageError: an artifact is unknown, or no runtime runs any.
@@ -94,9 +99,10 @@ def validate_external(  # noqa: PLR0913 - the options of `modelc validate FOLDER
             judged = (*judged, _judge_there(runtime, artifact, requests))
             known = keep_latest(manifest.external, judged)
             place.commit(replace(manifest, external=known))
+        apart = _measure_drift(wanted, judged, requests) if drift else ()
     names = {one.verdict.artifact for one in judged}
     here = tuple(one for one in manifest.verdicts if one.artifact in names)
-    return ExternalReport(judged=judged, declined=declined, here=here)
+    return ExternalReport(judged=judged, declined=declined, here=here, drift=apart)
 
 
 def _member_for(runtime: ExternalRuntime | RuntimeFamily, artifact: Artifact) -> ExternalRuntime:
@@ -152,6 +158,30 @@ def _judge_there(
         sha256=artifact.files[0].sha256,
         versions=versions,
     )
+
+
+def _measure_drift(
+    pairs: Sequence[tuple[ExternalRuntime, Artifact]],
+    judged: Sequence[ExternalVerdict],
+    requests: RecordedRequests,
+) -> tuple[RuntimeDrift, ...]:
+    """Compare the outputs of each artifact in this process and in the runtimes that ran it."""
+    found: tuple[RuntimeDrift, ...] = ()
+    for artifact in {artifact.name: artifact for _, artifact in pairs}.values():
+        ran = {
+            one.runtime: one.verdict
+            for one in judged
+            if one.verdict.artifact == artifact.name and one.verdict.outputs
+        }
+        there = [one for one, its in pairs if its.name == artifact.name and one.name in ran]
+        if not there:
+            continue
+        case, own = _request(there[0], artifact, requests).case, requests.candidate_of(artifact)
+        targets = {one.name: _ExternalTarget(one, artifact) for one in there}
+        sides = {HERE: own, **{name: replace(own, target=one) for name, one in targets.items()}}
+        with requests.progress.step(f"compare {artifact.name}", log=f"{artifact.name}-external"):
+            found = (*found, *measure_drift(case, sides, ran))
+    return found
 
 
 def _request(

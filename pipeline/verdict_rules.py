@@ -16,7 +16,14 @@ from ..core.compile_records import COMPILED
 from ..core.contract import Weighted
 from ..core.findings import SIZED
 from ..core.kinds import Precision, ReasonCode, SkippedCheck
-from ..core.target_extensions import DefaultChecked, DefaultOutputs, Plantable, SelfTuned
+from ..core.target_extensions import (
+    DefaultChecked,
+    DefaultOutputs,
+    HostVersioned,
+    Plantable,
+    SelfTuned,
+    list_host_changes,
+)
 from ..core.verdict import DefaultRun, State, Verdict
 from ..validators.feeds import SAMPLE
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
@@ -143,6 +150,17 @@ def _check_compared(_: JudgeRequest, judged: JudgedEvidence) -> Ruling:
         return Ruling()
     text = "all outputs are empty on every feed, so no value was compared: give other --samples"
     return Ruling.fault(ReasonCode.NOT_MEASURED, text)
+
+
+def _note_host(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
+    """Record the driver and the library that ran an engine; note what changed since."""
+    target = request.candidate.target
+    if not isinstance(target, HostVersioned):
+        return Ruling()
+    now = dict(target.host_versions())
+    changed = list_host_changes(request.recorded_host, now)
+    text = f"judged again on another host: {'; '.join(changed)}"
+    return Ruling(host=now, notes=(text,) if changed else ())
 
 
 # By whose limits a runtime's own precision is judged: TF32 has as many digits as FP16.
@@ -275,6 +293,7 @@ FILE_RULES: tuple[Rule, ...] = (
     _check_compared,
     _run_by_default,
     _check_default_session,
+    _note_host,
 )
 """Rules on the outputs and the bytes of a file, after those on feeds (see reply_evidence.py)."""
 

@@ -8,13 +8,22 @@ from functools import cache
 from hashlib import sha256
 from importlib import resources
 
+from ..core.external_runtime import ExternalVerdict, facts_of
 from ..core.findings import BranchRecord, FeedRecord
 from ..core.manifest import Manifest
 from . import html_artifacts, html_verdicts
 from .html_artifacts import layers_section, outputs_section
 from .html_verdicts import pill
 from .markup import Child, Markup, code_tag, join, table_tag, tag
-from .result_rows import EXAMPLE_FOLDER, Outcome, ReplayCommand, lineage_tree, make_rows
+from .result_rows import (
+    EXAMPLE_FOLDER,
+    Outcome,
+    ReplayCommand,
+    lineage_tree,
+    make_rows,
+    sqnr_text,
+    verdict_outcome,
+)
 from .text_format import count_text, day_text, digest_text
 
 GENERATOR_NAME = "modelc report"
@@ -34,6 +43,7 @@ def render_html(manifest: Manifest, commands: Sequence[ReplayCommand] = ()) -> s
         ("summary", "Summary", html_verdicts.summary_section(rows, manifest)),
         ("verdicts", "Verdicts by feed", html_verdicts.matrix_section(rows, manifest)),
         ("reasons", "Reasons", html_verdicts.reasons_section(rows)),
+        ("runtimes", "Other runtimes", runtimes_section(manifest)),
     ]
     sections: list[_PageSection] = [
         *(verdicts if rows else ()),
@@ -150,6 +160,28 @@ def _feed_cells(feed: FeedRecord) -> tuple[Child, ...]:
     if feed.skipped:
         note = [pill(Outcome.SKIPPED), f" eager rejects it: {feed.skipped}"]
     return code_tag(feed.name), feed.kind, sizes, note
+
+
+def runtimes_section(manifest: Manifest) -> Markup | None:
+    """Return the verdicts on the artifacts as other runtimes ran them, or None."""
+    rows = [_runtime_cells(one, manifest) for one in manifest.external]
+    head = ("artifact", "runtime", "versions", ">SQNR dB", ">here", "verdict", "note")
+    return table_tag("Verdicts in other runtimes", *head, rows=rows) if rows else None
+
+
+def _runtime_cells(one: ExternalVerdict, manifest: Manifest) -> tuple[Child, ...]:
+    name = one.verdict.artifact
+    artifact = next((each for each in manifest.artifacts if each.name == name), None)
+    stale = one.is_stale(artifact)
+    return (
+        name,
+        code_tag(one.runtime),
+        facts_of(one.versions),
+        sqnr_text(one.verdict),
+        sqnr_text(manifest.verdict_of(name)),
+        pill(Outcome.SKIPPED, "stale") if stale else pill(verdict_outcome(one.verdict)),
+        "the artifact changed since" if stale else one.verdict.reason,
+    )
 
 
 def branches_section(manifest: Manifest) -> Markup | None:

@@ -19,6 +19,7 @@ from ..core.verdict import DefaultRun, OutputVerdict, Reason, State, StoredCompa
 # Fields of a verdict that a ruling sets directly.
 _FIELDS = (
     "restricted_values", "by_default", "sensitivity", "worst", "seconds", "domain", "stored",
+    "host",
 )  # fmt: skip
 
 
@@ -48,6 +49,7 @@ class Ruling:
     seconds: float | None = None
     domain: Domain | None = None
     stored: StoredComparison | None = None
+    host: dict[str, str] | None = None
     accuracy: Accuracy | None = None
     latency: Latency | None = None
 

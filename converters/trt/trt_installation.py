@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import util
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -220,6 +221,28 @@ def find_tensorrt(
         program=which(TRTEXEC) if library is TrtLibrary.TENSORRT else None,
         library=library,
     )
+
+
+_DRIVER_FILE = Path("/proc/driver/nvidia/version")
+_DRIVER_VERSION = re.compile(r"Kernel Module\D*(?P<version>[0-9][0-9.]*)")
+
+
+def read_host_versions(library: TrtLibrary, driver: CudaDriver | None = None) -> dict[str, str]:
+    """Return the versions of a library and the driver on this host, and its first GPU."""
+    driver = query_driver() if driver is None else driver
+    module = sys.modules.get(library.module)  # loaded once an engine ran
+    version = find_tensorrt(library).package or str(getattr(module, "__version__", ""))
+    try:
+        kernel = _DRIVER_VERSION.search(_DRIVER_FILE.read_text("utf-8", "replace"))
+    except OSError:
+        kernel = None
+    found = {
+        str(library): version,
+        "gpu": str(driver.devices[0]) if driver.devices else "",
+        "driver": kernel["version"] if kernel else "",
+        "cuda driver": driver.cuda,
+    }
+    return {name: text for name, text in found.items() if text}
 
 
 def _version_numbers(version: str) -> tuple[int, ...]:

@@ -12,10 +12,12 @@ from typing import Any, TypeAlias
 from ...converters.registry import target_named
 from ...core.contract import Target
 from ...core.errors import RunnerError, UsageError
+from ...core.external_runtime import ExternalVerdict
 from ...core.kinds import QUANTIZED
 from ...core.manifest import Manifest
 from ...core.records import Artifact, FileRecord, is_as_recorded
-from ...core.target_extensions import Carrying
+from ...core.target_extensions import Carrying, HostVersioned, list_host_changes
+from ...core.verdict import Verdict
 from .seals import (
     CAPTURE_KEY,
     CHECKPOINT_KEY,
@@ -127,7 +129,7 @@ def check_artifact(artifact: Artifact, record: VerifiedRecord) -> Iterator[Prove
         else (HOLDS, f"{len(artifact.files)} as recorded"),
         "inside": inside,
         "chain": _check_lineage(artifact, record.manifest),
-        "verdict": _check_verdict(artifact, record.manifest),
+        "verdict": _check_verdict(artifact, record),
         "seal": _check_seal(artifact, record),
     }
     for what, (found, detail) in findings.items():
@@ -225,9 +227,9 @@ def _first_unknown_digest(artifact: Artifact, manifest: Manifest) -> str:
     return ""
 
 
-def _check_verdict(artifact: Artifact, manifest: Manifest) -> Finding:
+def _check_verdict(artifact: Artifact, record: VerifiedRecord) -> Finding:
     """Check that an artifact under a target's name passed, and that a rejected one did not."""
-    verdict = manifest.verdict_of(artifact.name)
+    verdict = record.manifest.verdict_of(artifact.name)
     if artifact.rejected:
         if verdict is not None and verdict.passed:
             return FAILED, "rejected, but its verdict is passed"
@@ -236,7 +238,37 @@ def _check_verdict(artifact: Artifact, manifest: Manifest) -> Finding:
         return FAILED, "it was never judged"
     if not verdict.passed:
         return FAILED, verdict.reason or verdict.state
+    changed = _host_changes(artifact, verdict, record)
+    if changed:
+        return UNCHECKED, f"stale: it was judged with {'; '.join(changed)}"
     return HOLDS, f"passed on {verdict.device}"
+
+
+def _host_changes(artifact: Artifact, verdict: Verdict, record: VerifiedRecord) -> tuple[str, ...]:
+    """Return what this host has in another version than the one that judged an engine."""
+    try:
+        target = target_named(artifact.target, record.targets)
+    except UsageError:
+        return ()
+    if not verdict.host or not isinstance(target, HostVersioned):
+        return ()
+    return list_host_changes(verdict.host, target.host_versions())
+
+
+def check_external(record: VerifiedRecord) -> Iterator[ProvenanceCheck]:
+    """Check that the verdicts in other runtimes are on the artifacts that are here now."""
+    for one in record.manifest.external:
+        found, detail = _check_external(one, record.manifest)
+        yield ProvenanceCheck(of=one.verdict.artifact, what="runtimes", found=found, detail=detail)
+
+
+def _check_external(one: ExternalVerdict, manifest: Manifest) -> Finding:
+    artifact = next((a for a in manifest.artifacts if a.name == one.verdict.artifact), None)
+    if one.is_stale(artifact):
+        return UNCHECKED, f"stale: {one.runtime} ran another file, or the artifact is gone"
+    if not one.verdict.passed:
+        return UNCHECKED, f"not claimed in {one.runtime}: {one.verdict.reason}"
+    return HOLDS, f"passed in {one.runtime}"
 
 
 def _check_seal(artifact: Artifact, record: VerifiedRecord) -> Finding:

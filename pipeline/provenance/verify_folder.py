@@ -22,6 +22,7 @@ from .artifact_checks import (
     ProvenanceCheck,
     VerifiedRecord,
     check_artifact,
+    check_external,
     describe_change,
     resolve_links,
 )
@@ -84,6 +85,7 @@ def verify_folder(
         *_check_manifest(folder, text, record.raw, key),
         *_check_source(folder, manifest),
         *(check for artifact in manifest.artifacts for check in check_artifact(artifact, record)),
+        *check_external(record),
         *_check_unfinished(manifest),
         *_check_pending(folder, manifest),
         *_check_replaced(folder, manifest),

@@ -58,6 +58,10 @@ SCENES: dict[str, tuple[str | tuple[str, ...], ...]] = {
     "build-trt": ("trt", ("build-trt", "missing.onnx"), ("build-trt", "out/model.onnx", "--int8")),
     "validate": (
         ("validate", "out", "-q"), ("validate", "rejected", "-q"), ("validate", "trt", "-q"),
+        ("validate", "out", "--in", "onnxruntime>=1.20"),
+        ("validate", "out", "--in", "tensorrt==10.13"),
+        ("validate", "out", "--in", "openvino==2025.3.0"),
+        ("validate", "out", "--in", "onnxruntime==1.20.1", "--rejudge"),
         ("validate", "out/model.onnx", "-q"), ("validate", "missing"),
         ("validate", "out", "--rtol", "-1"),
     ),

@@ -1,10 +1,11 @@
 """A host with one GPU, for a Python process that has this folder on its PYTHONPATH.
 
 The CUDA driver is one of Python, and the package `tensorrt` beside this file is the strict double
-with engines that ONNX Runtime computes on the CPU.
+with engines that ONNX Runtime computes on the CPU. GPU_HOST_DRIVER is the driver's version: 13010.
 """
 
 import ctypes
+import os
 from typing import Any
 
 _LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
@@ -19,7 +20,7 @@ class Driver:
         return 0
 
     def cuDriverGetVersion(self, version: Any) -> int:  # noqa: N802
-        return _write(version, 13010)
+        return _write(version, int(os.environ.get("GPU_HOST_DRIVER", "13010")))
 
     def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802
         return _write(count, 1)

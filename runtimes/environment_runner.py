@@ -1,0 +1,208 @@
+"""Run feeds in a process of another environment: requests are lines of JSON, arrays are files."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from ..converters.runner_base import RunnerBase
+from ..core.children.limits import LimitExceeded
+from ..core.children.processes import OutputLog, ProcessEnd, ProcessSpec, run_process
+from ..core.contract import Array, Feed, Outputs
+from ..core.errors import LOGGED, RunnerError
+from .runtime_environments import CHILD_SCRIPT
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+_ANSWER_SECONDS = 600.0  # to open a model, or to run one feed
+_END_SECONDS = 15.0  # for the process to end
+_MAX_ANSWER = 1 << 20  # bytes of a line
+_MAX_TEXT = 400  # characters of a message
+_MAX_OUTPUTS = 4096
+_MAX_BYTES = 1 << 34  # of an output
+
+
+class EnvironmentRunner(RunnerBase):
+    """An artifact that is open in a process of another environment."""
+
+    def __init__(
+        self, interpreter: Path, request: Mapping[str, object], seconds: float = _ANSWER_SECONDS
+    ) -> None:
+        self._seconds = seconds
+        self._folder = tempfile.TemporaryDirectory(prefix="modelc-runtime-")
+        self._place, self._number = Path(self._folder.name), 0
+        self._process = _ChildConversation(interpreter, self._place)
+        try:
+            answer = self._ask(request)
+            self.inputs = tuple(_texts(answer.get("inputs")))
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, feed: Feed) -> Outputs:
+        """Run the feed's arrays unchanged; return what the runtime gave.
+
+        Raises:
+            RunnerError: the runtime refused it, crashed, hung, or gave no arrays.
+        """
+        import numpy as np
+
+        self._number += 1
+        names = [name for name in self.inputs if name in feed]
+        for place, name in enumerate(names):
+            path = self._place / f"in-{self._number}-{place}.npy"
+            np.save(path, feed[name], allow_pickle=False)
+        answer = self._ask({"run": self._number, "inputs": names})
+        found = _texts(answer.get("outputs"))
+        files = [self._place / f"out-{self._number}-{place}.npy" for place in range(len(found))]
+        try:
+            return {name: _read_array(path) for name, path in zip(found, files, strict=True)}
+        except (OSError, ValueError) as error:
+            raise self._garbage(f"an output that cannot be read: {error}") from error
+        finally:
+            for path in self._place.glob("*.npy"):
+                path.unlink()
+
+    def close(self) -> None:
+        """End the process, and remove its files."""
+        self._process.end()
+        self._folder.cleanup()
+
+    def _ask(self, request: Mapping[str, object]) -> dict[str, Any]:
+        """Send a request and return the answer.
+
+        Raises:
+            RunnerError: the answer is an error, or there is none.
+        """
+        line = self._process.ask(request, self._seconds)
+        if isinstance(line, ProcessEnd):
+            raise self._dead(line)
+        try:
+            answer = json.loads(line) if len(line) <= _MAX_ANSWER else None
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise self._garbage("what is no answer")
+        if "error" in answer:
+            raise RunnerError(str(answer["error"])[:_MAX_TEXT], hint=LOGGED)
+        return answer
+
+    def _dead(self, end: ProcessEnd) -> RunnerError:
+        if end.overrun is not None:
+            return RunnerError(end.overrun.text, hint=end.overrun.hint)
+        return RunnerError(f"its process ended with {end.name}", hint=LOGGED)
+
+    def _garbage(self, what: str) -> RunnerError:
+        self._process.end()
+        return RunnerError(f"its process gave {what}", hint=LOGGED)
+
+
+class _ChildConversation:
+    """A child process that answers each request with a line; a thread follows it."""
+
+    def __init__(self, interpreter: Path, folder: Path) -> None:
+        self._requests: SimpleQueue[bytes | None] = SimpleQueue()
+        self._answers: SimpleQueue[bytes | ProcessEnd] = SimpleQueue()
+        self._overrun: LimitExceeded | None = None
+        self._end: ProcessEnd | None = None
+        self._program = ProcessSpec(
+            command=(str(interpreter), "-I", str(CHILD_SCRIPT), str(folder)),
+            more=self._requests,
+            ends_input=True,
+            leads_session=True,
+            grace=1.0,
+        )
+        self._thread = Thread(target=self._follow, daemon=True, name="modelc-runtime")
+        self._thread.start()
+
+    def ask(self, request: Mapping[str, object], seconds: float) -> bytes | ProcessEnd:
+        """Return the line that answers, or how the process ended, which it does in time."""
+        if self._end is not None:
+            return self._end
+        self._requests.put(json.dumps(request).encode() + b"\n")
+        try:
+            answer = self._answers.get(timeout=seconds)
+        except Empty:
+            self._overrun = LimitExceeded(
+                text=f"no answer within {seconds:g} s", hint="run the model there by hand"
+            )
+            answer = self._answers.get(timeout=_END_SECONDS)
+        if isinstance(answer, ProcessEnd):
+            self._end = answer
+        return answer
+
+    def end(self) -> None:
+        """End the process; nothing of it is left."""
+        self._requests.put(None)
+        self._thread.join(timeout=1.0)
+        if self._thread.is_alive():
+            self._overrun = LimitExceeded(text="it did not end", hint=LOGGED)
+            self._thread.join(timeout=_END_SECONDS)
+        self._end = self._end or ProcessEnd(code=-9, overrun=self._overrun)
+
+    def _follow(self) -> None:
+        def keep(line: bytes) -> bool:
+            self._answers.put(line)
+            return False
+
+        log = OutputLog(echo=True)  # to the log of the step
+        try:
+            end = run_process(self._program, keep, log=log, watch=lambda _: self._overrun)
+        except OSError as error:
+            failed = LimitExceeded(text=f"cannot be started: {error.strerror}", hint=LOGGED)
+            end = ProcessEnd(code=127, overrun=failed)
+        self._answers.put(end)
+
+
+def _texts(value: object) -> list[str]:
+    """Return a list of different names.
+
+    Raises:
+        RunnerError: it is none.
+    """
+    good = isinstance(value, list) and len(value) <= _MAX_OUTPUTS
+    if not good or not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        raise RunnerError("its process gave no names", hint=LOGGED)
+    if len(set(value)) != len(value):
+        raise RunnerError("two outputs have one name", hint=LOGGED)
+    return value
+
+
+def _read_array(path: Path) -> Array:
+    """Read an array; its header must agree with the size of the file before memory is taken.
+
+    Raises:
+        ValueError: the file is no array, or holds objects.
+        OSError: it cannot be read.
+    """
+    import numpy as np
+
+    with path.open("rb") as stream:
+        size = _stated_bytes(stream)
+        rest = path.stat().st_size - stream.tell()
+        if size != rest or size > _MAX_BYTES:
+            raise ValueError(f"its header states {size} bytes, and it has {rest}")
+    array: Array = np.load(path, allow_pickle=False)
+    return array
+
+
+def _stated_bytes(stream: BinaryIO) -> int:
+    from numpy.lib import format as npy
+
+    version = npy.read_magic(stream)
+    if version == (1, 0):
+        shape, _, dtype = npy.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        shape, _, dtype = npy.read_array_header_2_0(stream)
+    else:
+        raise ValueError(f"version {version} of the format")
+    if dtype.hasobject:
+        raise ValueError("it holds objects")
+    return math.prod(shape) * dtype.itemsize
