@@ -23,7 +23,7 @@ from .run_options import file_move, is_on_command_line, load_private_key, proces
 
 if TYPE_CHECKING:
     from ..core.children.limits import ProcessLimits
-    from ..core.external_runtime import ExternalRuntime
+    from ..core.external_runtime import ExternalRuntime, RuntimeFamily
     from ..pipeline.order import Source
     from ..reports.report_formats import ReportFormat
 
@@ -180,7 +180,10 @@ def _validate_compiled(path: Path, context: typer.Context, given: Given) -> int:
 
 
 def _validate_external(
-    path: Path, runtimes: Sequence[ExternalRuntime], context: typer.Context, given: Given
+    path: Path,
+    runtimes: Sequence[ExternalRuntime | RuntimeFamily],
+    context: typer.Context,
+    given: Given,
 ) -> int:
     """Judge the artifacts of a folder in other runtimes, show the verdicts; the exit code."""
     from ..core.external_runtime import ExternalReport

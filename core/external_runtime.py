@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from .contract import Runner
 from .errors import RunnerError
@@ -52,6 +52,18 @@ class ExternalRuntime(Protocol):
         Raises:
             RunnerError: the runtime cannot open it.
         """
+        ...
+
+
+@runtime_checkable
+class RuntimeFamily(Protocol):
+    """Several runtimes, one for each kind of artifact, where each artifact has one at most.
+
+    An implementation is a frozen dataclass, as the runtimes are.
+    """
+
+    def member_for(self, artifact: Artifact) -> ExternalRuntime:
+        """Return the runtime of an artifact; one that declines it if there is none."""
         ...
 
 

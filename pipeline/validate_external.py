@@ -15,6 +15,7 @@ from ..core.external_runtime import (
     ExternalReport,
     ExternalRuntime,
     ExternalVerdict,
+    RuntimeFamily,
     keep_latest,
 )
 from ..core.manifest import Manifest
@@ -38,7 +39,7 @@ from .verdict_rules import judge_candidate
 
 def validate_external(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
     folder: Path,
-    runtimes: Sequence[ExternalRuntime],
+    runtimes: Sequence[ExternalRuntime | RuntimeFamily],
     on_event: Tell = ignore_events,
     *,
     artifacts: Sequence[str] = (),
@@ -53,7 +54,7 @@ def validate_external(  # noqa: PLR0913 - the options of `modelc validate FOLDER
 
     Args:
         folder: an output folder.
-        runtimes: what runs the artifacts.
+        runtimes: what runs the artifacts; of a family, its member for each artifact.
         on_event: receives progress events.
         artifacts: names of those to judge; empty for all that passed.
         moved: the current places of checkpoint and samples.
@@ -66,7 +67,7 @@ def validate_external(  # noqa: PLR0913 - the options of `modelc validate FOLDER
     """
     manifest = load_manifest(folder)
     chosen = _choose_artifacts(manifest, artifacts)
-    pairs = [(runtime, artifact) for runtime in runtimes for artifact in chosen]
+    pairs = [(_member_for(one, artifact), artifact) for one in runtimes for artifact in chosen]
     declined = tuple(
         DeclinedArtifact(runtime=runtime.name, artifact=artifact.name, reason=reason)
         for runtime, artifact in pairs
@@ -96,6 +97,10 @@ def validate_external(  # noqa: PLR0913 - the options of `modelc validate FOLDER
     names = {one.verdict.artifact for one in judged}
     here = tuple(one for one in manifest.verdicts if one.artifact in names)
     return ExternalReport(judged=judged, declined=declined, here=here)
+
+
+def _member_for(runtime: ExternalRuntime | RuntimeFamily, artifact: Artifact) -> ExternalRuntime:
+    return runtime.member_for(artifact) if isinstance(runtime, RuntimeFamily) else runtime
 
 
 def _choose_artifacts(manifest: Manifest, names: Sequence[str]) -> tuple[Artifact, ...]:

@@ -137,6 +137,22 @@ def test_a_runtime_that_declines_everything_is_an_error(folder: Path) -> None:
         validate_external(folder, [DoubleRuntime(declines=("torchscript", "onnx"))])
 
 
+@dataclass(frozen=True, kw_only=True)
+class DoubleFamily:
+    """One double for each format, and none for ONNX."""
+
+    def member_for(self, artifact: Artifact) -> DoubleRuntime:
+        return DoubleRuntime(name=f"double {artifact.target}", declines=("onnx",))
+
+
+def test_each_artifact_runs_in_its_member_of_a_family(folder: Path) -> None:
+    report = validate_external(folder, [DoubleFamily()])
+
+    judged = [(one.runtime, one.verdict.artifact) for one in report.judged]
+    assert judged == [("double torchscript", "torchscript")]
+    assert [(o.runtime, o.artifact) for o in report.declined] == [("double onnx", "onnx")]
+
+
 def test_the_double_adds_what_it_is_told_to(folder: Path) -> None:
     manifest = recorded(folder)
     artifact, feed = manifest.artifacts[1], {}
