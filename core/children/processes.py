@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import Empty, Full, Queue
+from queue import Empty, Full, Queue, SimpleQueue
 from threading import Lock, Thread
 from typing import IO, TypeAlias
 
@@ -37,7 +37,8 @@ class ProcessSpec:
 
     `environment`: None inherits that of this process. `request`: bytes for the standard input. It
     stays open while the program runs, so that its end signals that the parent is gone,
-    unless `ends_input`. `leads_session`: a session of its own, which the terminal's signals do
+    unless `ends_input`. `more`: blocks for the standard input after the request, until None.
+    `leads_session`: a session of its own, which the terminal's signals do
     not go to. `grace`: seconds between the request to stop and the kill. `merged`: standard error
     is read line by line with standard output, and not logged.
     """
@@ -45,6 +46,7 @@ class ProcessSpec:
     command: tuple[str, ...]
     environment: Mapping[str, str] | None = None
     request: bytes = b""
+    more: SimpleQueue[bytes | None] | None = None
     ends_input: bool = False
     leads_session: bool = False
     grace: float = 5.0
@@ -167,6 +169,7 @@ class _Pipes:
         self, process: subprocess.Popen[bytes], program: ProcessSpec, log: OutputLog
     ) -> None:
         self._stdin, stdout = process.stdin, process.stdout
+        self._more = program.more
         if self._stdin is None or stdout is None:
             raise RuntimeError("the child was started without pipes")
         self._queue: Queue[bytes | None] = Queue(_MAX_QUEUED)
@@ -199,6 +202,8 @@ class _Pipes:
     def close(self) -> None:
         """Close all pipes; called when the process has ended."""
         self._closed = True
+        if self._more is not None:
+            self._more.put(None)  # the writer may wait for it
         self._writer.join(timeout=_PIPE_TIMEOUT)
         self.close_input()
         for thread in self._readers:
@@ -226,12 +231,18 @@ class _Pipes:
 
 
 def _write_input(stream: IO[bytes], program: ProcessSpec) -> None:
-    left = memoryview(program.request)
     with suppress(BrokenPipeError):  # the child died; whoever waits for it notices
-        while left:
-            left = left[os.write(stream.fileno(), left[:_BLOCK]) :]
+        _write_block(stream, program.request)
+        for block in () if program.more is None else iter(program.more.get, None):
+            _write_block(stream, block)
     if program.ends_input:
         stream.close()
+
+
+def _write_block(stream: IO[bytes], block: bytes) -> None:
+    left = memoryview(block)
+    while left:
+        left = left[os.write(stream.fileno(), left[:_BLOCK]) :]
 
 
 _KEPT_BYTES = 1 << 16  # bytes of the beginning, and as many of the end

@@ -6,7 +6,9 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import psutil
 import pytest
@@ -151,6 +153,28 @@ def test_a_request_that_nobody_reads_blocks_nobody() -> None:
     began = time.monotonic()
     end = run_process(program, lambda _: False, watch=Deadline(0.5))
     assert end.overrun is not None
+    assert time.monotonic() - began < SOON
+
+
+def test_a_program_is_asked_again_until_none() -> None:
+    text = "for line in iter(input, 'end'): print(int(line) * 2, flush=True)"
+    more: SimpleQueue[bytes | None] = SimpleQueue()
+    lines: list[bytes] = []
+
+    def ask_again(line: bytes) -> bool:
+        lines.append(line)
+        more.put(b"4\n" if len(lines) == 1 else b"end\n")
+        return False
+
+    end = run_process(replace(python(text), request=b"1\n", more=more), ask_again)
+    assert (lines, end.code) == ([b"2", b"8"], 0)
+
+
+def test_a_program_that_dies_leaves_no_writer_waiting() -> None:
+    more: SimpleQueue[bytes | None] = SimpleQueue()
+    began = time.monotonic()
+    end = run_process(replace(python("raise SystemExit(3)"), more=more), lambda _: False)
+    assert end.code == 3
     assert time.monotonic() - began < SOON
 
 
