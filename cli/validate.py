@@ -19,7 +19,14 @@ from ..pipeline.option_spec import Given, read_record, specs_of
 from ..pipeline.option_table import SourceOptions
 from .command_options import refuse, refuse_others, with_options
 from .judging_options import parse_folder_formats, read_limits
-from .run_options import file_move, is_on_command_line, load_private_key, process_bounds, run_call
+from .run_options import (
+    cache_folder,
+    file_move,
+    is_on_command_line,
+    load_private_key,
+    process_bounds,
+    run_call,
+)
 
 if TYPE_CHECKING:
     from ..core.children.limits import ProcessLimits
@@ -32,6 +39,11 @@ _COMPILED_OPTIONS = {
     "compiled", "checkpoint", "samples", "allow-pickle", "trust", "feeds", "seed", "atol", "rtol",
     "min-sqnr", "tolerance", "search", "sign-key", "json", "quiet", "debug", "isolate", "timeout",
     "memory",
+}  # fmt: skip
+_OUTSIDE_OPTIONS = {
+    "outside", "checkpoint", "samples", "allow-pickle", "trust", "trust-engine", "feeds", "seed",
+    "atol", "rtol", "min-sqnr", "tolerance", "sign-key", "json", "quiet", "debug", "isolate",
+    "timeout", "memory",
 }  # fmt: skip
 _REJUDGE_OPTIONS = {
     "rejudge", "atol", "rtol", "min-sqnr", "tolerance", "report", "sign-key", "json", "quiet",
@@ -56,6 +68,8 @@ def validate(
     call, files = read_record(CallOptions, given), read_record(FileOptions, given)
     if files.compiled:
         raise typer.Exit(_validate_compiled(path, context, given))
+    if files.outside:
+        raise typer.Exit(_validate_outside(path, context, given))
     trusts_code = bool(given.get("trust") or given.get("trust-engine"))
     source = _read_eager_side(given, trust=trusts_code)
     measuring = make_measuring(given, calibrates=False)
@@ -177,6 +191,14 @@ def _validate_compiled(path: Path, context: typer.Context, given: Given) -> int:
         judge = ApiCall(function="validate_compiled", arguments=arguments)
         verdict = run_call(judge, Verdict, process_bounds(call), screen)
     return _show_result(verdict, path, (), json=call.json)
+
+
+def _validate_outside(path: Path, context: typer.Context, given: Given) -> int:
+    """Judge the artifacts of a folder as programs in C++ run them; the exit code."""
+    from ..runtimes.outside_programs import OutsidePrograms
+
+    refuse_others(given, _OUTSIDE_OPTIONS, "with --outside", "remove it")
+    return _validate_external(path, (OutsidePrograms(cache=cache_folder()),), context, given)
 
 
 def _validate_external(

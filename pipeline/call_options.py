@@ -44,6 +44,11 @@ class FileOptions:
         "record the verdict: default, reduce-overhead or max-autotune, each with +fullgraph or "
         "+dynamic.",
         Panel.VALIDATION, commands=On.VALIDATE, key=False, metavar="MODE")
+    outside: bool = switch(
+        "outside",
+        "Judge the artifacts as programs in C++ run them, built here against libtorch, ONNX "
+        "Runtime and OpenVINO, and record the verdicts.",
+        Panel.VALIDATION, commands=On.VALIDATE, key=False)
     activations: str = option(
         "2GiB", "activations", "Memory limit of activations, as 512MB or 2GiB.", commands=On.DEBUG,
         key=False, metavar="SIZE")

@@ -1,0 +1,1 @@
+"""Runtimes outside this process that artifacts are judged in."""
