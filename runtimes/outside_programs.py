@@ -17,7 +17,13 @@ from ..core.installation import Check, CheckState
 from ..core.kinds import Precision
 from ..core.records import Artifact
 from ..core.signature import Signature
-from .program_build import RECIPES, build_program, read_compiler_version, read_versions
+from .program_build import (
+    RECIPES,
+    SOURCES,
+    build_program,
+    read_compiler_version,
+    read_versions,
+)
 from .program_runner import FEED_TIMEOUT, ProgramCall, ProgramRunner, Records, TensorNames
 from .tensor_names import name_aoti, name_onnx, name_openvino, name_torchscript
 
@@ -27,25 +33,34 @@ _NAMES = {
     "openvino": "c++ openvino",
 }  # fmt: skip
 _PROGRAM_OF = {  # by format
-    "torchscript": "torchscript", "aoti": "aoti", "onnx": "onnx", "tensorrt-onnx": "onnx",
-    "openvino": "openvino",
+    "torchscript": "torchscript", "aoti": "aoti", "onnx": "onnx", "openvino": "openvino",
 }  # fmt: skip
 _NamesOf: TypeAlias = Callable[[Path, Signature, Records], TensorNames]
 _NAME_TENSORS: Mapping[str, _NamesOf] = {
     "torchscript": name_torchscript, "aoti": name_aoti, "onnx": name_onnx,
     "openvino": name_openvino,
 }  # fmt: skip
-_PT2_REASON = "torch has no C++ loader of .pt2 programs: export --to aoti, or torchscript"
-_FP8_REASON = "ONNX Runtime fuses FP8 as if it were int8; modelc judges FP8 with that disabled"
+_REASONS = {  # of formats without a program
+    "pt2": "torch has no C++ loader of .pt2 programs: export --to aoti, or torchscript",
+    "tensorrt-onnx": "it is made for TensorRT, and ONNX Runtime optimizes it in its own way",
+}
+_PRECISION_REASONS = {  # of ONNX that ONNX Runtime's CPU does not run as modelc judges it
+    Precision.BF16: "ONNX Runtime has no bfloat16 kernels for CPUs; modelc judges a float32 copy",
+    Precision.FP8: "ONNX Runtime fuses FP8 as if it were int8; modelc judges it without that",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramRuntime:
-    """The program for a format; it is built in `cache`, and has `seconds` for each feed."""
+    """The program for a format; it is built in `cache`, and has `seconds` for each feed.
+
+    `sources` is the folder of its source files.
+    """
 
     program: str
     cache: Path
     seconds: float = FEED_TIMEOUT
+    sources: Path = SOURCES
 
     @property
     def name(self) -> str:
@@ -58,18 +73,19 @@ class ProgramRuntime:
             return f"programs in C++ are built on Linux, not on {sys.platform}"
         if _PROGRAM_OF.get(artifact.target) != self.program:
             return f"{self.name} does not run {artifact.target}"
-        return _FP8_REASON if artifact.precision is Precision.FP8 else ""
+        return _PRECISION_REASONS.get(artifact.precision, "") if self.program == "onnx" else ""
 
     def prepare(self, path: Path, artifact: Artifact) -> Versions:  # noqa: ARG002 - one program for all
         """Build the program if it is not in the cache, and return the versions of its library."""
-        recipe = RECIPES[self.program]
-        return read_versions(recipe, build_program(recipe, self.cache / _FOLDER))
+        return read_versions(RECIPES[self.program], self._build())
 
     def open(self, path: Path, artifact: Artifact, signature: Signature) -> Runner:  # noqa: ARG002 - its file says all
         """Open the artifact in a process of its own."""
-        program = build_program(RECIPES[self.program], self.cache / _FOLDER)
-        call = ProgramCall(program=program, name=self.name, model=path, seconds=self.seconds)
+        call = ProgramCall(program=self._build(), model=path, seconds=self.seconds)
         return ProgramRunner(call, partial(_NAME_TENSORS[self.program], path, signature))
+
+    def _build(self) -> Path:
+        return build_program(RECIPES[self.program], self.cache / _FOLDER, self.sources)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +96,7 @@ class NoProgram:
 
     def decline_reason(self, artifact: Artifact) -> str:
         """Return what the format lacks."""
-        return _PT2_REASON if artifact.target == "pt2" else f"{artifact.target} has no program"
+        return _REASONS.get(artifact.target, f"{artifact.target} has no program in C++")
 
     def prepare(self, path: Path, artifact: Artifact) -> Versions:
         """Raise: there is nothing to start."""

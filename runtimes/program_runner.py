@@ -65,10 +65,9 @@ class NameTensors(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramCall:
-    """A program with its name for messages, a model, and how long it may take for each feed."""
+    """A program, a model, and how many seconds it may take for each feed."""
 
     program: Path
-    name: str
     model: Path
     seconds: float = FEED_TIMEOUT
 
@@ -114,7 +113,7 @@ class ProgramRunner(RunnerBase):
         try:
             tensors = decode_tensors(content)
         except ValueError as error:
-            raise self._invalid(f"wrote outputs that cannot be read: {error}") from error
+            raise _invalid(f"wrote outputs that cannot be read: {error}") from error
         return self._names.name_outputs(tensors)
 
     def close(self) -> None:
@@ -124,32 +123,31 @@ class ProgramRunner(RunnerBase):
 
     def _expect(self, answer: bytes, request: bytes, seconds: float) -> None:
         """Send a request and check that its answer is this one."""
-        name = self._call.name
         reply = self._conversation.ask(request, seconds)
         match reply:
             case None:
                 self._conversation.close()
-                raise RunnerError(f"{name} gave no answer within {seconds:g} s", hint=LOGGED)
+                raise RunnerError(f"the program gave no answer within {seconds:g} s", hint=LOGGED)
             case OSError():
-                raise RunnerError(f"{name} does not start: {reply}", hint=LOGGED) from reply
+                raise RunnerError(f"the program does not start: {reply}", hint=LOGGED) from reply
             case ProcessEnd():
                 kind = "crashed with" if reply.signal_name else "stopped with"
-                raise RunnerError(f"{name} {kind} {reply.name}", hint=LOGGED)
+                raise RunnerError(f"the program {kind} {reply.name}", hint=LOGGED)
             case bytes() if reply == answer:
                 return
         state, _, rest = reply.partition(b" ")
         serial, _, text = rest.partition(b" ")
         if state == _ERROR and serial == str(self._serial).encode():
-            raise RunnerError(f"{name}: {text.decode('utf-8', 'replace')}", hint=LOGGED)
+            raise RunnerError(text.decode("utf-8", "replace"), hint=LOGGED)
         self._conversation.close()  # it answers something else, and will go on so
-        raise RunnerError(f"{name} answered {reply[:80]!r}, not {answer!r}", hint=LOGGED)
+        raise RunnerError(f"the program answered {reply[:80]!r}, not {answer!r}", hint=LOGGED)
 
     def _read_records(self, path: Path) -> Records:
         content = self._read(path, _MAX_RECORD_BYTES)
         try:
             return decode_records(content)
         except ValueError as error:
-            raise self._invalid(f"wrote a description that cannot be read: {error}") from error
+            raise _invalid(f"wrote a description that cannot be read: {error}") from error
 
     def _read(self, path: Path, most: int) -> bytes:
         """Return a file that the program wrote.
@@ -160,10 +158,11 @@ class ProgramRunner(RunnerBase):
         try:
             size = path.stat().st_size
         except OSError as error:
-            raise self._invalid(f"wrote no {path.name}") from error
+            raise _invalid(f"wrote no {path.name}") from error
         if size > most:
-            raise self._invalid(f"wrote {size} bytes, more than {most}")
+            raise _invalid(f"wrote {size} bytes, more than {most}")
         return path.read_bytes()
 
-    def _invalid(self, what: str) -> RunnerError:
-        return RunnerError(f"{self._call.name} {what}", hint=LOGGED)
+
+def _invalid(what: str) -> RunnerError:
+    return RunnerError(f"the program {what}", hint=LOGGED)
