@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from ..converters.runner_base import RunnerBase
+from ..converters.runner_base import RunnerBase, text_lines
 from ..core.children.conversation import Conversation
 from ..core.children.processes import OutputLog, ProcessEnd
 from ..core.contract import Feed, Outputs
-from ..core.errors import LOGGED, RunnerError
+from ..core.errors import LOGGED, RunnerError, first_line
 from ..core.process import thread_limit
-from .program_files import ProgramTensor, decode_records, decode_tensors, encode_tensors
+from .program_files import SEPARATOR, ProgramTensor, decode_records, decode_tensors, encode_tensors
 
 Records: TypeAlias = Sequence[tuple[str, ...]]
 OPEN_TIMEOUT = 600.0  # seconds to open an artifact
@@ -138,7 +138,7 @@ class ProgramRunner(RunnerBase):
         state, _, rest = reply.partition(b" ")
         serial, _, text = rest.partition(b" ")
         if state == _ERROR and serial == str(self._serial).encode():
-            raise RunnerError(text.decode("utf-8", "replace"), hint=LOGGED)
+            raise RunnerError(_shorten(text.decode("utf-8", "replace")), hint=LOGGED)
         self._conversation.close()  # it answers something else, and will go on so
         raise RunnerError(f"the program answered {reply[:80]!r}, not {answer!r}", hint=LOGGED)
 
@@ -162,6 +162,15 @@ class ProgramRunner(RunnerBase):
         if size > most:
             raise _invalid(f"wrote {size} bytes, more than {most}")
         return path.read_bytes()
+
+
+def _shorten(text: str) -> str:
+    """Return the line of an exception's text with the reason; the log gets the whole text."""
+    whole = RuntimeError(text.replace(SEPARATOR, "\n"))
+    OutputLog(echo=True).add(f"{whole}\n".encode())
+    lines = text_lines(whole)
+    traced = any(line.startswith("Traceback of TorchScript") for line in lines)
+    return first_line(RuntimeError(lines[-1])) if traced else first_line(whole)
 
 
 def _invalid(what: str) -> RunnerError:

@@ -159,11 +159,12 @@ class Writer {
   std::string path_;
 };
 
+// The end of a line within a text becomes the separator.
 inline std::string one_line(const char* text) {
   std::string line(text);
   for (char& c : line)
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';
-  return line.substr(0, 4000);
+    if (static_cast<unsigned char>(c) < ' ') c = c == '\n' ? kSeparator : ' ';
+  return line.substr(0, 1 << 16);
 }
 
 // Keep standard output for answers: what libraries print goes to standard error.
