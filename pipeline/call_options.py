@@ -50,6 +50,11 @@ class FileOptions:
         "and record the verdicts: onnxruntime==1.20.1, openvino~=2025.3.0, torch==2.11.0; "
         "with ,python=3.12 in another Python. Repeatable.",
         Panel.VALIDATION, commands=On.VALIDATE, key=False, many=True, metavar="RUNTIME==VERSION")
+    outside: bool = switch(
+        "outside",
+        "Judge the artifacts as programs in C++ run them, built here against libtorch, ONNX "
+        "Runtime and OpenVINO, and record the verdicts.",
+        Panel.VALIDATION, commands=On.VALIDATE, key=False)
     activations: str = option(
         "2GiB", "activations", "Memory limit of activations, as 512MB or 2GiB.", commands=On.DEBUG,
         key=False, metavar="SIZE")

@@ -26,6 +26,7 @@ from ..core.installation import (
     readiness_text,
 )
 from ..core.records import size_text
+from ..runtimes.outside_programs import check_programs
 
 _CPUINFO = Path("/proc/cpuinfo")
 _PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"  # where modelc runs from its checkout
@@ -86,6 +87,7 @@ def examine(
             _check_cpu(found.cpu),
             *(_check_free_space(name, folder) for name, folder in found.folders.items()),
             *check_libraries(found.host),
+            check_programs(),
             *check_requirements(found.host.packages, found.own),
             *find_clashes(found.host.packages),
         ),
