@@ -182,8 +182,8 @@ class CallOptions:
     timeout: str | None = option(
         None, "timeout",
         "Time limit of a step, as 600 or 10min; a step beyond it fails.",
-        Panel.ISOLATION, commands=On.EAGER | On.INSPECT | On.RUN | On.BENCHMARK | On.PACK, key=False,
-        metavar="TIME")
+        Panel.ISOLATION, key=False, metavar="TIME",
+        commands=On.EAGER | On.INSPECT | On.RUN | On.BENCHMARK | On.PACK)
     memory: str | None = option(
         None, "memory", "Memory limit of a step, as 8GB; a step beyond it fails.",
         Panel.ISOLATION, commands=On.EAGER | On.INSPECT | On.PACK, key=False, metavar="SIZE")

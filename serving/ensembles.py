@@ -95,32 +95,45 @@ def find_ensemble_faults(
     """Yield what is wrong with the tensor maps of known models, each with a hint."""
     made: dict[str, ServedTensor] = {}
     for step in steps:
-        for name, tensor in step.outputs.items():
-            found = next((one for one in interfaces[step.model].outputs if one.name == name), None)
-            if found is None:
-                yield _unknown("output", step.model, name, interfaces[step.model].outputs)
-            elif tensor in made:
-                yield f"{tensor} comes from two steps", "give one of them another name"
-            else:
-                made[tensor] = found
-    fed: dict[str, ServedTensor] = {}
+        yield from _output_faults(step, interfaces[step.model], made)
+    ends = dict(made)
     for step in steps:
-        inputs = {one.name: one for one in interfaces[step.model].inputs}
-        for name in inputs.keys() - step.inputs.keys():
-            yield f"the input {name} of {step.model} gets no tensor", "add it to the step's inputs"
-        for name, tensor in step.inputs.items():
-            if name not in inputs:
-                yield _unknown("input", step.model, name, interfaces[step.model].inputs)
-                continue
-            other = made.get(tensor) or fed.setdefault(tensor, inputs[name])
-            wrong = describe_misfit(other, inputs[name])
-            if wrong:
-                yield (
-                    f"{tensor} does not fit the input {name} of {step.model}: {wrong}",
-                    "map a tensor of the same dtype and dims",
-                )
+        yield from _input_faults(step, interfaces[step.model], ends)
     if _has_cycle(steps):
         yield "its steps wait for each other", "let no step take what follows from its own outputs"
+
+
+def _output_faults(
+    step: EnsembleStep, model: ModelInterface, made: dict[str, ServedTensor]
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the outputs of a step, and add its tensors to `made`."""
+    outputs = {one.name: one for one in model.outputs}
+    for name, tensor in step.outputs.items():
+        if name not in outputs:
+            yield _unknown("output", step.model, name, model.outputs)
+        elif tensor in made:
+            yield f"{tensor} comes from two steps", "give one of them another name"
+        else:
+            made[tensor] = outputs[name]
+
+
+def _input_faults(
+    step: EnsembleStep, model: ModelInterface, ends: dict[str, ServedTensor]
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the inputs of a step; `ends` has one end of each tensor."""
+    inputs = {one.name: one for one in model.inputs}
+    for name in inputs.keys() - step.inputs.keys():
+        yield f"the input {name} of {step.model} gets no tensor", "add it to the step's inputs"
+    for name, tensor in step.inputs.items():
+        if name not in inputs:
+            yield _unknown("input", step.model, name, model.inputs)
+            continue
+        wrong = describe_misfit(ends.setdefault(tensor, inputs[name]), inputs[name])
+        if wrong:
+            yield (
+                f"{tensor} does not fit the input {name} of {step.model}: {wrong}",
+                "map a tensor of the same dtype and dims",
+            )
 
 
 def _unknown(noun: str, model: str, name: str, tensors: Sequence[ServedTensor]) -> tuple[str, str]:

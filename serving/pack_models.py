@@ -195,11 +195,13 @@ def _plan(
         packed.append(
             PackedModel(
                 name=model.name, version=version, artifact=model.record.artifact,
-                is_new=planned is not None, batch=model.interface.batch, notes=model.record.notes,
+                is_new=planned is not None, batch=kind.interface(model).batch,
+                notes=model.record.notes,
             )
         )  # fmt: skip
-    for ensemble in part.ensembles if kind.ensemble_files is not None else ():
-        files = tuple(kind.ensemble_files(ensemble, part.models))
+    writer = kind.ensemble_files
+    for ensemble in part.ensembles if writer is not None else ():
+        files = () if writer is None else tuple(writer(ensemble, part.models))
         planned = _plan_ensemble(request.repository, ensemble, files)
         plans += [] if planned is None else [planned]
         packed.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from . import kserve_service, mlflow_model, openvino_server, triton_repository
@@ -15,6 +16,9 @@ from .triton_check import check_triton
 from .triton_comparison import find_config_difference
 from .triton_schema import write_config
 from .version_folders import PlannedFile
+
+EnsembleWriter: TypeAlias = Callable[[EnsembleModel, Sequence[ServedModel]], Iterable[PlannedFile]]
+"""Makes the files of an ensemble of these models."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from .version_folders import list_versions
 _TARGETS = {".onnx": "onnx", ".xml": "openvino", ".pt": "torchscript", ".pt2": "aoti",
             ".plan": "tensorrt"}  # fmt: skip
 _PROGRAMS = (".pt", ".pt2")  # opening one runs code of its maker
-_FILES = {one.backend: one.file for one in reversed(BACKENDS.values())}
+_FILES = {one.backend: one.file for one in reversed(list(BACKENDS.values()))}
 _PLATFORMS = {"onnxruntime_onnx": "onnxruntime", "tensorrt_plan": "tensorrt",
               "pytorch_libtorch": "pytorch", "torch_aoti": "pytorch"}  # fmt: skip
 _BYTES = {"BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2, "BF16": 2,
@@ -92,9 +92,21 @@ def _check_config(reader: RepositoryReader, folder: Path, config: Any) -> None:
         message = f"its name is {config.name!r}, its folder is {folder.name!r}"
         reader.add(FaultCode.NAME, at, message, "rename one of them", "name")
     if not backend_of(config):
-        hint = f"add a line: backend: {next(iter(_FILES))!r}"
+        hint = f'add a line, as backend: "{next(iter(_FILES))}"'
         reader.add(FaultCode.BACKEND, at, "it names no backend", hint, "backend")
-    versions = list_versions(folder)
+    _check_policy(reader, folder, config)
+    for tensor in (*config.input, *config.output):
+        _check_declared(reader, at, tensor)
+    for tensor in config.output:
+        if tensor.label_filename:
+            reader.find_file(folder, tensor.label_filename, at)
+    for warmup in config.model_warmup:
+        _check_warmup(reader, folder, config, warmup)
+
+
+def _check_policy(reader: RepositoryReader, folder: Path, config: Any) -> None:
+    """Check that there are versions, and those that the configuration names."""
+    at, versions = (folder.name, ""), list_versions(folder)
     if not versions:
         hint = f"put the model into {folder.name}/1"
         reader.add(FaultCode.NO_VERSION, at, "it has no version folder", hint)
@@ -103,13 +115,6 @@ def _check_config(reader: RepositoryReader, folder: Path, config: Any) -> None:
             message = f"version_policy names version {number}, which is missing"
             hint = "name versions that are there"
             reader.add(FaultCode.VERSION_POLICY, at, message, hint, "version_policy")
-    for tensor in (*config.input, *config.output):
-        _check_declared(reader, at, tensor)
-    for tensor in config.output:
-        if tensor.label_filename:
-            reader.find_file(folder, tensor.label_filename, at)
-    for warmup in config.model_warmup:
-        _check_warmup(reader, folder, config, warmup)
 
 
 def _check_declared(reader: RepositoryReader, at: tuple[str, str], tensor: Any) -> None:
@@ -127,33 +132,37 @@ def _check_declared(reader: RepositoryReader, at: tuple[str, str], tensor: Any) 
 
 
 def _check_warmup(reader: RepositoryReader, folder: Path, config: Any, warmup: Any) -> None:
-    """Check that a warm-up request fits the inputs, and that its files hold enough bytes."""
+    """Check that a warm-up request feeds the inputs, and each as it is declared."""
     at = (folder.name, "")
     inputs = {one.name: one for one in config.input}
     for name, one in sorted(warmup.inputs.items()):
-        if name not in inputs:
+        if name in inputs:
+            _check_fed(reader, folder, inputs[name], one)
+        else:
             message = f"the warm-up {warmup.name!r} has no input {name!r} to feed"
             hint = f"name the inputs: {', '.join(inputs)}"
             reader.add(FaultCode.WARMUP, at, message, hint, name)
-            continue
-        known = inputs[name]
-        fits = len(one.dims) == len(known.dims) and all(
-            dim > 0 and wanted in (-1, dim)
-            for dim, wanted in zip(one.dims, known.dims, strict=True)
-        )
-        if not fits or one.data_type != known.data_type:
-            message = f"the warm-up {warmup.name!r} feeds {name} in another dtype or other dims"
-            reader.add(FaultCode.WARMUP, at, message, "give it those of the input", name)
-        elif one.WhichOneof("input_data_type") == "input_data_file":
-            path = reader.find_file(folder / WARMUP_FOLDER, one.input_data_file, at)
-            wanted = prod(one.dims) * _BYTES.get(type_name(one).removeprefix("TYPE_"), 0)
-            if path is not None and path.stat().st_size < wanted:
-                message = f"{one.input_data_file} has less than the {wanted} bytes of {name}"
-                reader.add(FaultCode.WARMUP, at, message, "write the whole tensor", name)
     for name, known in inputs.items():
         if warmup.inputs and name not in warmup.inputs and not known.optional:
             message = f"the warm-up {warmup.name!r} does not feed {name}"
             reader.add(FaultCode.WARMUP, at, message, "feed every input", name)
+
+
+def _check_fed(reader: RepositoryReader, folder: Path, known: Any, one: Any) -> None:
+    """Check one input of a warm-up request, and that its file holds enough bytes."""
+    at, name = (folder.name, ""), known.name
+    fits = len(one.dims) == len(known.dims) and all(
+        dim > 0 and wanted in (-1, dim) for dim, wanted in zip(one.dims, known.dims, strict=True)
+    )
+    if not fits or one.data_type != known.data_type:
+        message = f"a warm-up feeds {name} in another dtype or other dims"
+        reader.add(FaultCode.WARMUP, at, message, "give it those of the input", name)
+    elif one.WhichOneof("input_data_type") == "input_data_file":
+        path = reader.find_file(folder / WARMUP_FOLDER, one.input_data_file, at)
+        wanted = prod(one.dims) * _BYTES.get(type_name(one).removeprefix("TYPE_"), 0)
+        if path is not None and path.stat().st_size < wanted:
+            message = f"{one.input_data_file} has less than the {wanted} bytes of {name}"
+            reader.add(FaultCode.WARMUP, at, message, "write the whole tensor", name)
 
 
 def _versions(reader: RepositoryReader, folder: Path, config: Any) -> Iterator[CheckedVersion]:
@@ -164,31 +173,35 @@ def _versions(reader: RepositoryReader, folder: Path, config: Any) -> Iterator[C
     usual = "model.pt2" if config.platform == "torch_aoti" else _FILES.get(backend, "")
     names = tuple(config.cc_model_filenames.values()) or (config.default_model_filename or usual,)
     for number in list_versions(folder):
-        at, place = (folder.name, str(number)), folder / str(number)
         if not names[0]:
             reader.unchecked.append(f"{folder.name}/{number}: the backend {backend!r} is unknown")
             continue
         before = len(reader.faults)
-        record = reader.read_record(place, at)
-        if len(reader.faults) > before:
-            continue
-        for name in dict.fromkeys(names):
-            path = reader.find_file(place, name, at)
-            target = _TARGETS.get(Path(name).suffix)
-            if path is None:
-                continue
-            if target is None:
-                reader.unchecked.append(f"{folder.name}/{number}: {name} is of an unknown format")
-            elif record is None and not reader.trust and Path(name).suffix in _PROGRAMS:
-                reader.unchecked.append(
-                    f"{folder.name}/{number}: {name} is a program, and opening it runs code of "
-                    "its author; --trust opens it"
-                )
-            else:
-                yield CheckedVersion(
-                    model=folder.name, version=str(number), record=record,
-                    request=DescribeRequest(path=path, target=target),
-                )  # fmt: skip
+        record = reader.read_record(folder / str(number), (folder.name, str(number)))
+        if len(reader.faults) == before:
+            for name in dict.fromkeys(names):
+                yield from _version(reader, folder / str(number), name, record)
+
+
+def _version(
+    reader: RepositoryReader, place: Path, name: str, record: PackedVersion | None
+) -> Iterator[CheckedVersion]:
+    """Yield the version with this model file, unless it cannot be opened."""
+    model, number = place.parent.name, place.name
+    path = reader.find_file(place, name, (model, number))
+    target = _TARGETS.get(Path(name).suffix)
+    if path is None:
+        return
+    if target is None:
+        reader.unchecked.append(f"{model}/{number}: {name} is of an unknown format")
+    elif record is None and not reader.trust and path.suffix in _PROGRAMS:
+        reader.unchecked.append(
+            f"{model}/{number}: {name} is a program, and opening it runs code of its author; "
+            "--trust opens it"
+        )
+    else:
+        request = DescribeRequest(path=path, target=target)
+        yield CheckedVersion(model=model, version=number, record=record, request=request)
 
 
 def _with_record(interface: ModelInterface, record: PackedVersion | None) -> ModelInterface:
@@ -212,9 +225,8 @@ def _with_record(interface: ModelInterface, record: PackedVersion | None) -> Mod
             for one, other in zip(own, recorded, strict=True)
         )
 
-    return replace(
-        known, inputs=join(interface.inputs, known.inputs), outputs=join(interface.outputs, known.outputs)
-    )  # fmt: skip
+    inputs = join(interface.inputs, known.inputs)
+    return replace(known, inputs=inputs, outputs=join(interface.outputs, known.outputs))
 
 
 def _join_dims(own: tuple[int, ...], recorded: tuple[int, ...]) -> tuple[int, ...]:
@@ -234,12 +246,11 @@ def check_tensors(
 ) -> None:
     """Compare the inputs and outputs of a configuration with those of a model file."""
     at, limit = (version.model, version.version), config.max_batch_size
-    by_position = BACKENDS[version.request.target].by_position
+    pair = _pair_by_position if BACKENDS[version.request.target].by_position else _pair_by_name
     for noun, declared, own in (
         ("input", config.input, file.inputs), ("output", config.output, file.outputs)
     ):  # fmt: skip
-        pairs = _pair_tensors(reader, at, noun, declared, own, by_position=by_position)
-        for tensor, found in pairs:
+        for tensor, found in pair(_Tensors(reader, at, noun), declared, own):
             _check_tensor(reader, at, tensor, found, limit)
     record = version.record
     if record is None:
@@ -253,36 +264,52 @@ def check_tensors(
         reader.add(FaultCode.BATCH, at, message, "set max_batch_size to 0", "max_batch_size")
 
 
-def _pair_tensors(
-    reader: RepositoryReader, at: tuple[str, str], noun: str, declared: Sequence[Any],
-    own: Sequence[ServedTensor], *, by_position: bool,
-) -> Iterator[tuple[Any, ServedTensor]]:  # fmt: skip
-    """Yield each declared tensor with that of the file: of its name, or at its position."""
-    names, given = [one.name for one in own], [one.name for one in declared]
-    if by_position:
-        ordered = _by_index(declared)
-        if len(ordered) != len(own):
-            message = f"the config has {len(ordered)} {noun}s, the file has {len(own)}"
-            reader.add(FaultCode.TENSOR_NAME, at, message, f"name all {noun}s in order", noun)
-            return
-        if set(given) == set(names) and given != names:
-            message = f"the {noun}s are {', '.join(given)}, in the file {', '.join(names)}"
-            hint = "the backend reads them by position: put them in the order of the file"
-            reader.add(FaultCode.TENSOR_ORDER, at, message, hint, noun)
-        yield from zip(ordered, own, strict=True)
+@dataclass(frozen=True)
+class _Tensors:
+    """The inputs or the outputs of one version, and where faults of them are collected."""
+
+    reader: RepositoryReader
+    at: tuple[str, str]
+    noun: str
+
+    def add(self, code: FaultCode, message: str, hint: str, place: str) -> None:
+        """Add a fault."""
+        self.reader.add(code, self.at, message, hint, place)
+
+
+def _pair_by_position(
+    side: _Tensors, declared: Sequence[Any], own: Sequence[ServedTensor]
+) -> Iterator[tuple[Any, ServedTensor]]:
+    """Yield each declared tensor with that of the file at its position."""
+    names, given, noun = [one.name for one in own], [one.name for one in declared], side.noun
+    ordered = _by_index(declared)
+    if len(ordered) != len(own):
+        message = f"the config has {len(ordered)} {noun}s, the file has {len(own)}"
+        side.add(FaultCode.TENSOR_NAME, message, f"name all {noun}s in order", noun)
         return
-    for tensor in declared:
-        found = next((one for one in own if one.name == tensor.name), None)
-        if found is not None:
-            yield tensor, found
-        elif own:
-            message = f"the file has no {noun} {tensor.name!r}"
-            hint = f"its {noun}s are {', '.join(names)}"
-            reader.add(FaultCode.TENSOR_NAME, at, message, hint, tensor.name)
-    for name in names if noun == "input" and given else ():
+    if set(given) == set(names) and given != names and ordered == list(declared):
+        message = f"the {noun}s are {', '.join(given)}, in the file {', '.join(names)}"
+        hint = "the backend reads them by position: put them in the order of the file"
+        side.add(FaultCode.TENSOR_ORDER, message, hint, noun)
+    yield from zip(ordered, own, strict=True)
+
+
+def _pair_by_name(
+    side: _Tensors, declared: Sequence[Any], own: Sequence[ServedTensor]
+) -> Iterator[tuple[Any, ServedTensor]]:
+    """Yield each declared tensor with that of the file of its name."""
+    known, given = {one.name: one for one in own}, [one.name for one in declared]
+    for tensor in declared if own else ():
+        if tensor.name in known:
+            yield tensor, known[tensor.name]
+        else:
+            hint = f"its {side.noun}s are {', '.join(known)}"
+            message = f"the file has no {side.noun} {tensor.name!r}"
+            side.add(FaultCode.TENSOR_NAME, message, hint, tensor.name)
+    for name in known if side.noun == "input" and given else ():
         if name not in given:
             message = f"the input {name!r} of the file is not in the config"
-            reader.add(FaultCode.TENSOR_NAME, at, message, "add it", name)
+            side.add(FaultCode.TENSOR_NAME, message, "add it", name)
 
 
 def _by_index(declared: Sequence[Any]) -> list[Any]:
@@ -354,23 +381,27 @@ def _ends(
     steps: Sequence[EnsembleStep], interfaces: Mapping[str, ModelInterface], config: Any
 ) -> Iterator[str]:
     """Yield how inputs and outputs of the ensemble differ from the tensors of its models."""
-    known: dict[str, ServedTensor] = {}
-    for step in steps:
-        model = interfaces[step.model]
-        for maps, tensors in ((step.outputs, model.outputs), (step.inputs, model.inputs)):
-            for name, tensor in maps.items():
-                for one in tensors:
-                    if one.name == name:
-                        known.setdefault(tensor, one)
+    known = {
+        tensor: one
+        for step in steps
+        for maps, tensors in (
+            (step.inputs, interfaces[step.model].inputs),
+            (step.outputs, interfaces[step.model].outputs),
+        )
+        for name, tensor in maps.items()
+        for one in tensors
+        if one.name == name
+    }
     own = interface_of(config)
     for tensor in own.tensors:
         other = known.get(tensor.name)
+        wrong = "" if other is None else describe_misfit(tensor, other)
         if other is None:
             yield f"no step has the tensor {tensor.name}"
-        elif config.max_batch_size and describe_misfit(tensor, other):
-            yield f"{tensor.name}: {describe_misfit(tensor, other)}"
+        elif wrong and config.max_batch_size:
+            yield f"{tensor.name}: {wrong}"
     made = {tensor for step in steps for tensor in step.outputs.values()}
-    for step in steps:
-        for tensor in step.inputs.values():
-            if tensor not in made and tensor not in {one.name for one in own.inputs}:
-                yield f"{tensor} comes from no step and is not an input of the ensemble"
+    given = {one.name for one in own.inputs}
+    for name in sorted({tensor for step in steps for tensor in step.inputs.values()} - made):
+        if name not in given:
+            yield f"{name} comes from no step and is not an input of the ensemble"

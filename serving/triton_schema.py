@@ -135,7 +135,7 @@ def config_class() -> Any:
         else:
             _fill_message(known[name], content.split(), enums, name)
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)  # type: ignore[no-untyped-call]  # protobuf's own
+    pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.ModelConfig"))
 
 
@@ -184,7 +184,8 @@ def write_config(config: Any) -> bytes:
     """Return the text of a configuration."""
     from google.protobuf import text_format
 
-    return text_format.MessageToString(config, as_utf8=True).encode()
+    text: str = text_format.MessageToString(config, as_utf8=True)
+    return text.encode()
 
 
 def read_config(raw: bytes, name: str) -> tuple[Any, str]:

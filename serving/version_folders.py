@@ -150,7 +150,7 @@ def write_repository(repository: Path, plan: RepositoryPlan) -> None:
             _stage_model(staging, model)
         with defer_signals():
             for model in plan.models:
-                moved.append(_move_model(repository, staging, model))
+                moved += [_move_model(repository, staging, model)]
             flush_folder(repository)
             for name, content in plan.root_files.items():
                 _check_root_file(repository, name)
