@@ -13,6 +13,7 @@ from ..validators.feeds import FeedDrawer, NamedFeed, choose_example_sizes
 from .repository_records import ModelInterface, ServedTensor
 
 _ROWS = 4  # of the batch whose rows are compared with rows alone
+_ROW_FEEDS = 3  # such batches
 _ROW_TOLERANCE = {Precision.FP32: 1e-3}  # relative to the output's peak
 _COARSE_ROWS = 5e-2  # of other precisions
 _MAX_INTEGER_CHANGES = 0.01  # share of integers that may differ, as a tie may
@@ -89,8 +90,9 @@ def observe_runs(runner: Runner, signature: Signature, precision: Precision) -> 
     dims = {name: _common_dims(found) for name, found in shapes.items()}
     apart = None
     if batched and batch is not None and batch.high > 1:
-        feed = _mixed_feed(drawer, batch)
-        apart = are_rows_apart(runner, feed, _ROW_TOLERANCE.get(precision, _COARSE_ROWS))
+        tolerance = _ROW_TOLERANCE.get(precision, _COARSE_ROWS)
+        feeds = draw_row_feeds(drawer, batch)
+        apart = all(are_rows_apart(runner, feed, tolerance) for feed in feeds)
     return RunEvidence(dims=dims, dtypes=dtypes, batched=batched, rows_apart=apart)
 
 
@@ -102,19 +104,27 @@ def _common_dims(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(sizes[0] if len(set(sizes)) == 1 else -1 for sizes in columns)
 
 
-def _mixed_feed(drawer: FeedDrawer, batch: Dim) -> NamedFeed:
-    """Draw a batch whose odd rows have mirrored values: a sum or a mean over it is not a row's."""
+def draw_row_feeds(drawer: FeedDrawer, batch: Dim) -> Iterator[NamedFeed]:
+    """Yield batches that show whether rows depend on each other.
+
+    In the first, each odd row is the mirrored row before it: whatever the model asks of the whole
+    batch, as the sign of its mean, is otherwise for one of the two alone.
+    """
     import numpy as np
 
-    sizes = {**choose_example_sizes(drawer.signature), batch.name or "": min(batch.high, _ROWS)}
+    name = batch.name or ""
+    sizes = {**choose_example_sizes(drawer.signature), name: min(batch.high, _ROWS)}
     feed = drawer.feed("rows", sizes)
     mirrored = drawer.draw_negated(feed).arrays
-    odd = np.arange(sizes[batch.name or ""]) % 2 == 1
+    rows = np.arange(sizes[name])
+    odd = rows % 2 == 1
     arrays = {
-        name: np.where(odd.reshape(-1, *[1] * (array.ndim - 1)), mirrored[name], array)
-        for name, array in feed.arrays.items()
+        key: np.where(odd.reshape(-1, *[1] * (array.ndim - 1)), mirrored[key][rows - odd], array)
+        for key, array in feed.arrays.items()
     }
-    return NamedFeed(name="rows", arrays=arrays, sizes=sizes)
+    yield NamedFeed(name="rows", arrays=arrays, sizes=sizes)
+    for number in range(1, _ROW_FEEDS):
+        yield drawer.feed(f"rows-{number}", sizes)
 
 
 def are_rows_apart(runner: Runner, feed: NamedFeed, tolerance: float) -> bool:
