@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..core.errors import ErrorCode, Hint, Option, UsageError
-from ..core.events import Advanced, Finished, Started
+from ..core.events import Advanced, Finished, Started, Tell
 from ..pipeline.call_options import CallOptions, PackChoice
 from ..pipeline.option_spec import Given, read_record
 from ..pipeline.option_table import SourceOptions
@@ -54,26 +55,36 @@ def pack(
 
 
 def _pack(request: PackRequest, call: CallOptions) -> None:
-    from time import perf_counter
-
     from ..pipeline.manifest_file import encode_json
     from ..serving.pack_models import pack_models
     from .console import Screen, show_json
     from .render_pack import show_packed
 
-    began = perf_counter()
     with Screen(quiet=call.quiet) as screen:
-        screen(Started(step=_STEP))
-        passed = False
-        try:
-            report = pack_models(
-                request, lambda done, of: screen(Advanced(step=_STEP, done=done, total=of))
-            )
-            passed = True
-        finally:
-            seconds = round(perf_counter() - began, 3)
-            screen(Finished(step=_STEP, passed=passed, seconds=seconds, detail=""))
+        progress = _Progress(screen)
+        report = pack_models(request, progress.advance)
+        progress.finish()
     show_json(encode_json(report)) if call.json else show_packed(report, quiet=call.quiet)
+
+
+class _Progress:
+    """Draws the step that opens the artifacts, once it begins."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._began: float | None = None
+
+    def advance(self, done: int, total: int) -> None:
+        """Draw how many are done."""
+        if self._began is None:
+            self._began = perf_counter()
+            self._tell(Started(step=_STEP))
+        self._tell(Advanced(step=_STEP, done=done, total=total))
+
+    def finish(self) -> None:
+        """Draw the end."""
+        seconds = round(perf_counter() - (self._began or perf_counter()), 3)
+        self._tell(Finished(step=_STEP, passed=True, seconds=seconds, detail=""))
 
 
 def _make_request(paths: list[Path], choice: PackChoice, call: CallOptions) -> PackRequest:
@@ -90,7 +101,8 @@ def _make_request(paths: list[Path], choice: PackChoice, call: CallOptions) -> P
     names = ", ".join(kind.name for kind in KINDS)
     if choice.to is None:
         raise UsageError(
-            "--to is missing", hint=Hint("give the kind of server, ", Option("to", names)),
+            "--to is missing",
+            hint=Hint("give a kind of repository: ", Option("to", KINDS[0].name), f" ({names})"),
             option="to",
         )  # fmt: skip
     if choice.repository is None:

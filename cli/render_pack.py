@@ -28,8 +28,8 @@ def show_packed(report: PackReport, *, quiet: bool = False) -> None:
         for model in report.models:
             for note in model.notes:
                 print_line(console, f"  [yellow]{escape(f'{model.name}: {note}')}[/]")
-        for text in report.left_out:
-            print_line(console, f"  [dim]left out: {escape(text)}[/]")
+        for one in report.left_out:
+            print_line(console, f"  [dim]left out: {escape(one.text)}; {escape(one.hint)}[/]")
     new = sum(model.is_new for model in report.models)
     print_line(
         console,

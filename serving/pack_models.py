@@ -25,6 +25,7 @@ from .repository_reader import RepositoryReader
 from .repository_records import (
     VERSION_FILE,
     CheckedRepository,
+    LeftOut,
     ModelInterface,
     PackedModel,
     PackedVersion,
@@ -72,20 +73,13 @@ def pack_models(
         UsageError: nothing can be packed, or an artifact, name or ensemble does not fit.
     """
     picked: list[PickedArtifact] = []
-    left_out: list[str] = []
+    left_out: list[LeftOut] = []
     for source in request.folders:
         found = pick_artifacts(source, request.choice, request.kind.targets)
         picked += found.picked
         left_out += found.left_out
     if not picked:
-        raise UsageError(
-            f"nothing to pack for {request.kind.name}"
-            + (f": {left_out[0]}" if left_out else ": no artifact was selected"),
-            hint=Hint(
-                "export to ", Option("to", request.kind.targets[0]), ", or change --artifact"
-            ),
-            code=ErrorCode.NOTHING_TO_DO,
-        )
+        raise _nothing_error(request, left_out)
     interfaces = _describe(picked, request.bounds, advance)
     models = request.kind.prepare(
         [
@@ -111,6 +105,18 @@ def pack_models(
     )
 
 
+def _nothing_error(request: PackRequest, left_out: Sequence[LeftOut]) -> UsageError:
+    """Return the error for no artifact to pack, with what would pack the first one."""
+    why, hint = "no artifact has this name", "give names as modelc report shows them, or leave out"
+    advice = Hint(f"{hint} ", Option("artifact"))
+    if left_out:
+        why, advice = left_out[0].text, Hint(left_out[0].hint)
+    return UsageError(
+        f"nothing to pack for {request.kind.name}: {why}",
+        hint=advice, option="artifact", code=ErrorCode.NOTHING_TO_DO,
+    )  # fmt: skip
+
+
 def _describe(
     picked: Sequence[PickedArtifact],
     bounds: ProcessLimits | None,
@@ -122,6 +128,7 @@ def _describe(
         UsageError: one cannot be read or run.
     """
     requests = [one.request for one in picked]
+    advance(0, len(requests))
     described = describe_models(requests, bounds, lambda done: advance(done, len(requests)))
     found: list[ModelInterface] = []
     for one, result in zip(picked, described, strict=True):

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from .. import __version__
+from ..converters.registry import is_stage, target_named
 from ..core.contract import Array
 from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ..core.manifest import Manifest
@@ -23,7 +24,13 @@ from ..pipeline.recorded_run import load_manifest
 from ..validators.feeds import OPT, FeedDrawer, NamedFeed
 from .class_names import classified_output, find_class_names
 from .describe_models import DescribeRequest
-from .repository_records import ModelInterface, PackedVersion, ServedModel, VerdictSummary
+from .repository_records import (
+    LeftOut,
+    ModelInterface,
+    PackedVersion,
+    ServedModel,
+    VerdictSummary,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LEFT_OUT_ROLES = ("debug", "samples", "references")  # of files that no runtime opens
@@ -77,7 +84,7 @@ class PickedArtifacts:
     """The artifacts to pack, and the others with the reason."""
 
     picked: tuple[PickedArtifact, ...]
-    left_out: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
 
 
 def pick_artifacts(
@@ -99,18 +106,16 @@ def pick_artifacts(
         if name not in known:
             raise unknown_name_error("artifact in --allow:", name, sorted(set(known)))
     picked: list[PickedArtifact] = []
-    left_out: list[str] = []
+    left_out: list[LeftOut] = []
     for artifact in manifest.artifacts:
-        label = f"{source.name}: {artifact.name}"
         if choice.only and not any(_matches(artifact, one) for one in choice.only):
             continue
         allowed = artifact.name in choice.allow or artifact.step in choice.allow
         verdict = manifest.verdict_of(artifact.name)
         passed = verdict is not None and verdict.passed and not artifact.rejected
-        if not passed and not allowed:
-            left_out.append(f"{label} has not passed; --allow {artifact.step} packs it")
-        elif artifact.target not in targets:
-            left_out.append(f"{label}: this server has no backend for {artifact.target}")
+        why = _describe_left_out(artifact, choice, targets, passed=passed or allowed)
+        if why is not None:
+            left_out.append(replace(why, model=source.name))
         else:
             _check_unchanged(source, artifact)
             picked.append(
@@ -118,8 +123,29 @@ def pick_artifacts(
                     source=source, manifest=manifest, artifact=artifact, allowed=not passed
                 )
             )
-    left_out += [f"{source.name}: {one.step} is pending" for one in manifest.steps_pending]
+    for step in manifest.steps_pending:
+        hint = f"finish it: {step.command} {source.folder}"
+        left_out.append(
+            LeftOut(model=source.name, artifact=step.step, reason="it is pending", hint=hint)
+        )
     return PickedArtifacts(picked=tuple(picked), left_out=tuple(left_out))
+
+
+def _describe_left_out(
+    artifact: Artifact, choice: ArtifactChoice, targets: Sequence[str], *, passed: bool
+) -> LeftOut | None:
+    """Return why an artifact is not packed; None if it is."""
+    if not passed:
+        reason, hint = "it has not passed", f"pack it nevertheless: --allow {artifact.step}"
+    elif not choice.only and is_stage(target_named(artifact.target)):
+        reason = "it is a step towards an engine"
+        hint = f"pack it nevertheless: --artifact {artifact.step}"
+    elif artifact.target not in targets:
+        reason = f"this server has no backend for {artifact.target}"
+        hint = f"export another format: --to {targets[0]}"
+    else:
+        return None
+    return LeftOut(model="", artifact=artifact.name, reason=reason, hint=hint)
 
 
 def _matches(artifact: Artifact, pattern: str) -> bool:

@@ -199,11 +199,26 @@ class PackedModel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """An artifact that was not packed, why, and what would pack it."""
+
+    model: str
+    artifact: str
+    reason: str
+    hint: str
+
+    @property
+    def text(self) -> str:
+        """The artifact and the reason."""
+        return f"{self.model}: {self.artifact}: {self.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class PackReport:
-    """What `modelc pack` wrote; `left_out` are artifacts that were not packed, with the reason."""
+    """What `modelc pack` wrote; `written` are the files beside the models."""
 
     repository: str
     kind: str
     models: tuple[PackedModel, ...]
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     written: tuple[str, ...] = ()

@@ -76,7 +76,8 @@ def _read_model(reader: RepositoryReader, folder: Path) -> Any | None:
         return None
     if unknown:
         hint = "correct its name, or remove it"
-        reader.add(FaultCode.UNKNOWN_FIELD, at, unknown, hint, CONFIG_FILE)
+        message = f"{CONFIG_FILE}: {unknown}"
+        reader.add(FaultCode.UNKNOWN_FIELD, at, message, hint, CONFIG_FILE)
     return config
 
 

@@ -191,7 +191,7 @@ def test_options_are_in_the_config(detector: Path, pack: Pack, tmp_path: Path) -
 
 
 def test_nothing_is_left_where_the_disk_fails(
-    repository: Path, detector: Path, pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Path, detector: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second of three models cannot be moved: the first is removed again."""
     before = _contents(repository)
