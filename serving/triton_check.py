@@ -290,7 +290,7 @@ def _pair_by_position(
         return
     if set(given) == set(names) and given != names and ordered == list(declared):
         message = f"the {noun}s are {', '.join(given)}, in the file {', '.join(names)}"
-        hint = "the backend reads them by position: put them in the order of the file"
+        hint = "put them in the order of the file: the backend may read them by position"
         side.add(FaultCode.TENSOR_ORDER, message, hint, noun)
     yield from zip(ordered, own, strict=True)
 

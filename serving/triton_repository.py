@@ -84,9 +84,12 @@ def rename_tensors(model: ServedModel) -> ServedModel:
         outputs=_number(interface.outputs, "OUTPUT", always=always),
     )
     output = dict(zip(_names(interface.outputs), _names(changed.outputs), strict=True))
+    notes = model.record.notes
+    if len(interface.outputs) > 1 and interface.facts.get("call") == "native":
+        notes = (*notes, "Triton takes a tensor or a tuple from forward, and no dict")
     return replace(
         model,
-        record=replace(model.record, interface=changed),
+        record=replace(model.record, interface=changed, notes=notes),
         classes_of=output.get(model.classes_of, ""),
     )
 
