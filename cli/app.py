@@ -19,7 +19,7 @@ from .. import __version__
 from ..core.errors import ModelcError, UsageError, as_usage_error, nearest_names, refuse_pipe
 from ..core.installation import DISTRIBUTION
 from ..core.process import handle_signals, is_from_user_code, signals_so_far, sleep_while_waiting
-from . import benchmark, cache, export, folder_commands, run, setup_commands, validate
+from . import benchmark, cache, export, folder_commands, pack, run, setup_commands, validate
 from .console import write_json
 from .streams import flush_streams, forget_folders, open_streams
 
@@ -41,6 +41,7 @@ app.command("build-trt")(export.build_trt)
 app.command("validate")(validate.validate)
 app.command("debug")(validate.debug)
 app.command("bench")(benchmark.benchmark)
+app.command("pack")(pack.pack)
 app.command("report")(folder_commands.report)
 app.add_typer(cache.app, name="cache")
 app.command("calibrate")(setup_commands.calibrate)

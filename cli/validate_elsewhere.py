@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import typer
-
 from ..core.errors import ErrorCode, UsageError
 from ..core.events import Tell
 from ..pipeline.call_options import CallOptions, FileOptions, ServedChoice
@@ -27,6 +25,8 @@ from .run_options import (
 )
 
 if TYPE_CHECKING:
+    import typer
+
     from ..core.external_runtime import ExternalRuntime, RuntimeFamily
     from ..pipeline.validate_served import ServedRequest
 

@@ -147,6 +147,42 @@ class InspectChoice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PackChoice:
+    """What `modelc pack` writes or checks."""
+
+    to: str | None = option(
+        None, "to", "Kind of repository: triton, ovms, kserve or mlflow; with --check, by default "
+        "as its content says.", Panel.OUTPUT, commands=On.PACK, key=False, metavar="KIND")
+    repository: Path | None = option(
+        None, "out", "Folder of the repository, which may hold other models.", Panel.OUTPUT,
+        commands=On.PACK, key=False, kind=_P, flags=("-o", "--out"), metavar="REPO")
+    check: bool = switch(
+        "check", "Compare an existing repository with its model files, and change nothing.",
+        Panel.VALIDATION, commands=On.PACK, key=False)
+    artifact: tuple[str, ...] = option(
+        (), "artifact", "Pack these artifacts alone, as onnx or 'onnx*'. Repeatable.", Panel.INPUT,
+        commands=On.PACK, key=False, many=True, metavar="NAME")
+    allow: tuple[str, ...] = option(
+        (), "allow", "Pack this artifact although it has not passed. Repeatable.", Panel.INPUT,
+        commands=On.PACK, key=False, many=True, metavar="NAME")
+    name: str | None = option(
+        None, "name", "Name of the served model; default: that of the output folder.",
+        Panel.OUTPUT, commands=On.PACK, key=False, metavar="NAME")
+    gpu: bool = switch(
+        "gpu", "Serve on GPUs; default: the device of the verdict.", Panel.OUTPUT,
+        commands=On.PACK, key=False)
+    instances: int = option(
+        1, "instances", "Copies of each model that the server runs.", Panel.OUTPUT,
+        commands=On.PACK, key=False, kind=_W, least=1, most=1024, metavar="N")
+    keep: int = option(
+        1, "keep", "Number of newest versions that the server offers.", Panel.OUTPUT,
+        commands=On.PACK, key=False, kind=_W, least=1, most=1024, metavar="N")
+    storage_uri: str | None = option(
+        None, "storage-uri", "Where the server finds the repository, as s3://bucket/models.",
+        Panel.OUTPUT, commands=On.PACK, key=False, metavar="URI")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CallOptions:
     """How one call works and what it shows; of these, only the cache is a setting of a model."""
 
@@ -179,16 +215,16 @@ class CallOptions:
     isolate: bool | None = option(
         None, "isolate",
         "Run in a child process, so that a crash or a limit ends one step only (default).",
-        Panel.ISOLATION, commands=On.EAGER | On.INSPECT, key=False, kind=_T,
+        Panel.ISOLATION, commands=On.EAGER | On.INSPECT | On.PACK, key=False, kind=_T,
         flags=("--isolate/--no-isolate",))
     timeout: str | None = option(
         None, "timeout",
         "Time limit of a step, as 600 or 10min; a step beyond it fails.",
-        Panel.ISOLATION, commands=On.EAGER | On.INSPECT | On.RUN | On.BENCHMARK, key=False,
-        metavar="TIME")
+        Panel.ISOLATION, key=False, metavar="TIME",
+        commands=On.EAGER | On.INSPECT | On.RUN | On.BENCHMARK | On.PACK)
     memory: str | None = option(
         None, "memory", "Memory limit of a step, as 8GB; a step beyond it fails.",
-        Panel.ISOLATION, commands=On.EAGER | On.INSPECT, key=False, metavar="SIZE")
+        Panel.ISOLATION, commands=On.EAGER | On.INSPECT | On.PACK, key=False, metavar="SIZE")
     sign_key: Path | None = option(
         None, "sign-key", "Sign the manifest with this Ed25519 key, to manifest.json.sig.",
         Panel.SIGNING, commands=On.JUDGING | On.RUN, key=False, kind=_P, env="MODELC_SIGN_KEY",

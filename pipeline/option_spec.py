@@ -27,12 +27,13 @@ class Commands:
     INSPECT = frozenset({"inspect"})
     REPORT = frozenset({"report"})
     BENCHMARK = frozenset({"bench"})
+    PACK = frozenset({"pack"})
     MAKING = EXPORT | TRT | {"build-ov"}
     JUDGING = MAKING | VALIDATE
     EAGER = JUDGING | DEBUG  # those that open a checkpoint
     LOADING = EAGER | INSPECT | BENCHMARK  # those that build its module
     WITH_JSON = (
-        EAGER | RUN | CALIBRATE | INIT | INSPECT | REPORT | BENCHMARK
+        EAGER | RUN | CALIBRATE | INIT | INSPECT | REPORT | BENCHMARK | PACK
         | {"config", "doctor", "targets", "verify", "cache ls", "cache gc", "cache verify",
             "cache runtimes"}
     )  # fmt: skip

@@ -15,7 +15,14 @@ from pathlib import Path
 from ..core.contract import CAPTURE_TIMEOUT
 from ..core.kinds import Capture, Precision
 from . import option_values as val
-from .call_options import BenchmarkChoice, CallOptions, FileOptions, InspectChoice, ServedChoice
+from .call_options import (
+    BenchmarkChoice,
+    CallOptions,
+    FileOptions,
+    InspectChoice,
+    PackChoice,
+    ServedChoice,
+)
 from .option_spec import Commands, OptionSpec, Panel, ValueKind, option, specs_of, switch
 
 # fmt: off
@@ -73,7 +80,7 @@ class SourceOptions:
     trust: bool = switch(
         "trust",
         "Open TorchScript, .pt2, compiled packages and engines, which run code: only from "
-        "sources you trust.", Panel.INPUT, commands=On.LOADING)
+        "sources you trust.", Panel.INPUT, commands=On.LOADING | On.PACK)
     strict: bool = switch(
         "no-strict", "Accept missing, unexpected or misshapen weights, with a note.",
         commands=On.LOADING - On.BENCHMARK,
@@ -347,7 +354,7 @@ ENGINE_OPTIONS = (  # `field` is the setting of the engine, which its format che
 
 RECORDS = (FileOptions, ArtifactOptions, ConversionOptions, SourceOptions, JudgingOptions,
            AccuracyOptions, CalibrationChoice, LoweringOptions, BenchmarkChoice,
-           InspectChoice, ServedChoice, CallOptions)
+           PackChoice, InspectChoice, ServedChoice, CallOptions)
 OPTIONS = (*(row for one in RECORDS for row in specs_of(one)), *ENGINE_OPTIONS)
 """The table: every row, in the order of the help within a panel."""
 

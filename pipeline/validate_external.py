@@ -109,10 +109,6 @@ def _member_for(runtime: ExternalRuntime | RuntimeFamily, artifact: Artifact) ->
     return runtime.member_for(artifact) if isinstance(runtime, RuntimeFamily) else runtime
 
 
-def _member_for(runtime: ExternalRuntime | RuntimeFamily, artifact: Artifact) -> ExternalRuntime:
-    return runtime.member_for(artifact) if isinstance(runtime, RuntimeFamily) else runtime
-
-
 def _choose_artifacts(manifest: Manifest, names: Sequence[str]) -> tuple[Artifact, ...]:
     """Return the named artifacts, or those that passed.
 

@@ -12,10 +12,13 @@ from typing import NoReturn
 from ..core.errors import ErrorCode, Place, UsageError, first_line
 from ..pipeline.limit_text import parse_limits
 from ..pipeline.option_spec import OptionSpec
+from ..serving.ensembles import EnsembleSpec
+from .ensemble_tables import read_ensemble
 from .project_faults import Faults, check_names
 from .project_records import KeyPath, Project, Setting, SettingLayer, Value, format_key_path
 from .setting_keys import (
     DEFAULT_KEYS,
+    ENSEMBLES,
     GATE_KEYS,
     GATES,
     LIMIT_KEYS,
@@ -139,7 +142,17 @@ class _ProjectReader:
                 for name, at in ((name, ("models", name)) for name in models)
             },
             places={name: self.place(("models", name), table=True) for name in models},
+            ensembles=self._ensembles(tables),
         )
+
+    def _ensembles(self, tables: Mapping[str, object]) -> tuple[EnsembleSpec, ...]:
+        """Read `[ensembles.NAME]`: what is wrong with one is a fault at its place."""
+        found: list[EnsembleSpec] = []
+        for name, table in self._table(tables, (ENSEMBLES,)).items():
+            path = (ENSEMBLES, name)
+            with self.faults.at(self.place(path, table=True)):
+                found.append(read_ensemble(name, table))
+        return tuple(found)
 
     def place(self, path: KeyPath, *, table: bool = False) -> Place:
         """Return the place of a key or of a table itself: `modelc.toml:12 [models.digits]`."""

@@ -16,6 +16,7 @@ from ..core.records import LEAST_RATIO, Artifact, Latency, artifact_names, size_
 from ..pipeline.order import Order
 from ..pipeline.plan import Step
 from ..reports.comparison import Change
+from ..serving.ensembles import EnsembleSpec
 from .setting_keys import RunSettings
 
 PROJECT_FILE = "modelc.toml"
@@ -62,7 +63,8 @@ def format_key_path(path: KeyPath) -> str:
 class Project:
     """The content of a modelc.toml; `models` are in the order of the file.
 
-    `places` maps a model to its place, as `modelc.toml:12 [models.digits]`.
+    `places` maps a model to its place, as `modelc.toml:12 [models.digits]`. `ensembles` are for
+    `modelc pack`.
     """
 
     file: Path
@@ -70,6 +72,7 @@ class Project:
     defaults: tuple[Setting, ...] = ()
     models: Mapping[str, tuple[Setting, ...]] = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict)
+    ensembles: tuple[EnsembleSpec, ...] = ()
 
     @property
     def folder(self) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ..pipeline.option_spec import OptionSpec, ValueKind
 from .setting_keys import (
     DEFAULT_KEYS,
+    ENSEMBLES,
     GATE_KEYS,
     GATES,
     LIMIT_KEYS,
@@ -44,7 +45,13 @@ def json_schema() -> dict[str, object]:
         "description": "Models, the artifacts to build of them, and their gates.",
         "type": "object",
         "additionalProperties": False,
-        "properties": {**run, TOLERANCE: _limits_schema(), "defaults": defaults, "models": models},
+        "properties": {
+            **run,
+            TOLERANCE: _limits_schema(),
+            "defaults": defaults,
+            "models": models,
+            ENSEMBLES: _ensembles_schema(),
+        },
     }
 
 
@@ -63,6 +70,40 @@ def _table_schema(keys: Mapping[str, OptionSpec]) -> dict[str, object]:
         },
     }
     return {"type": "object", "additionalProperties": False, "properties": {**plain, **tables}}
+
+
+def _ensembles_schema() -> dict[str, object]:
+    """Make the schema of `[ensembles.NAME]`."""
+    names = {"type": "object", "minProperties": 1, "additionalProperties": _TEXT_SCHEMA}
+    step = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["model", "inputs", "outputs"],
+        "properties": {
+            "model": {"description": "Name of a packed model.", **_TEXT_SCHEMA},
+            "inputs": {"description": "The ensemble's tensor for each input.", **names},
+            "outputs": {"description": "The ensemble's tensor for each output.", **names},
+        },
+    }
+    ensemble = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["steps"],
+        "properties": {
+            "steps": {"type": "array", "minItems": 1, "items": step},
+            "outputs": {
+                "description": "Tensors to give out; default: those that no step takes.",
+                "type": "array",
+                "items": _TEXT_SCHEMA,
+            },
+        },
+    }
+    return {
+        "description": "Models that a server runs one after another, for `modelc pack`.",
+        "type": "object",
+        "propertyNames": {"pattern": _NAME_PATTERN},
+        "additionalProperties": ensemble,
+    }
 
 
 def _limits_schema() -> dict[str, object]:

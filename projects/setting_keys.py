@@ -97,11 +97,13 @@ class RunSettings:
 
 
 RUN_KEYS = {key.name: key for key in specs_of(RunSettings)}
-TOP_LEVEL = (*RUN_KEYS, "defaults", "models", TOLERANCE)
+ENSEMBLES = "ensembles"
+TOP_LEVEL = (*RUN_KEYS, "defaults", "models", TOLERANCE, ENSEMBLES)
 RESERVED_NAMES = {
     *MODEL_KEYS,
     *RUN_KEYS,
     *TABLES,
     "defaults",
     "models",
+    ENSEMBLES,
 }  # not valid as model names, as --set would be ambiguous

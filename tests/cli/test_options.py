@@ -19,13 +19,16 @@ APART = {  # options that mean another thing in a command, and why
     ("--out", "report"): "the default is the folder of the run; it may be a file",
     ("--out", "init"): "the project file",
     ("--out", "sbom"): "a file; the default is stdout",
+    ("--out", "pack"): "a repository, which may hold models of others",
+    ("--to", "pack"): "the kind of server",
+    ("--check", "pack"): "of a repository, not of settings",
     ("--memory", "run"): "models run side by side and share it",
     ("--calib-samples", "calibrate"): "what is on disk is looked at as a whole by default",
     ("--fail-on-regression", "report"): "a flag: both runs are arguments",
 }
 MAKING = {"export", "build-ov", "build-trt"}
 JUDGING = MAKING | {"validate"}
-CHILDREN = JUDGING | {"debug", "inspect"}
+CHILDREN = JUDGING | {"debug", "inspect", "pack"}
 SHARED = {  # what each of these commands has to take
     "--debug": None,  # every command
     "--quiet": None,

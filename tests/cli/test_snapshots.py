@@ -39,6 +39,7 @@ EXPORTS = {
     "rejected": ("export", "GATE", "--to", "onnx", "--capture", "trace", "-o", "rejected"),
     "trt": ("build-trt", "out/model.onnx", "--prepare-only", "-o", "trt"),
     "run": ("run",),
+    "pack": ("pack", "out", "--to", "triton", "-o", "repository"),
 }
 # An entry that names a key of EXPORTS stands for what that command printed.
 SCENES: dict[str, tuple[str | tuple[str, ...], ...]] = {
@@ -91,6 +92,13 @@ SCENES: dict[str, tuple[str | tuple[str, ...], ...]] = {
     ),
     "inspect": (("inspect", "out/model.onnx"), ("inspect", "digits.safetensors"),
                 ("inspect", "missing.onnx"), ("inspect", "modelc.toml")),
+    "pack": (
+        "pack", ("pack", "out", "--to", "triton", "-o", "repository", "-q"),
+        ("pack", "repository", "--check"), ("pack", "damaged", "--check"),
+        ("pack", "out", "--to", "ovms", "-o", "served"),
+        ("pack", "out", "--to", "onnx", "-o", "new"), ("pack", "out", "-o", "new"),
+        ("pack", "rejected", "--to", "triton", "-o", "new"), ("pack", "missing", "--check"),
+    ),
     "verify": (("verify", "out"), ("verify", "changed"), ("verify", "missing")),
     "sbom": (("sbom", "missing"),),
     "targets": (("targets", "--jsn"),),
@@ -165,6 +173,10 @@ def transcript(
         shutil.copytree(folder / "out", folder / "changed")
         with (folder / "changed" / "model.onnx").open("ab") as stream:
             stream.write(b"x")
+        shutil.copytree(folder / "repository", folder / "damaged")
+        config = folder / "damaged" / "out" / "config.pbtxt"
+        text = config.read_text(encoding="utf-8").replace("dims: 8\n", "dims: 9\n", 1)
+        config.write_text(f"{text}max_batchsize: 3\n", encoding="utf-8")
     return lambda scene: _printed[scene] if isinstance(scene, str) else run(*scene)
 
 

@@ -1,0 +1,183 @@
+"""`modelc pack`: a repository for a model server, from output folders; and its check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..core.errors import ErrorCode, Hint, Option, UsageError
+from ..core.events import Advanced, Finished, Started, Tell
+from ..pipeline.call_options import CallOptions, PackChoice
+from ..pipeline.option_spec import Given, read_record
+from ..pipeline.option_table import SourceOptions
+from .command_options import refuse, with_options
+from .run_options import process_bounds
+
+if TYPE_CHECKING:
+    from ..serving.ensembles import EnsembleSpec
+    from ..serving.pack_models import PackRequest
+    from ..serving.pick_artifacts import ModelFolder
+
+_STEP = "inspect artifacts"
+_ONLY_PACKING = (
+    "out", "artifact", "allow", "name", "gpu", "instances", "keep", "storage-uri",
+)  # fmt: skip
+
+
+@with_options("pack")
+def pack(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...",
+            help="Output folders of modelc export, or a modelc.toml that was run; with --check, "
+            "the repository.",
+        ),
+    ],
+    *,
+    given: Given,
+) -> None:
+    """Pack artifacts that passed into a repository of a model server, or check a repository.
+
+    Names, dtypes, dims and batch size are read from the artifacts themselves and seen in runs of
+    them. A model that the repository has gets a new version; other models are not touched.
+    """
+    choice, call = read_record(PackChoice, given), read_record(CallOptions, given)
+    if choice.check:
+        refuse(given, _ONLY_PACKING, "with --check", "leave it out")
+        _check(paths, choice, given)
+        return
+    refuse(given, ("trust",), "without --check", "leave it out: a manifest names the artifacts")
+    _pack(_make_request(paths, choice, call), call)
+
+
+def _pack(request: PackRequest, call: CallOptions) -> None:
+    from ..pipeline.manifest_file import encode_json
+    from ..serving.pack_models import pack_models
+    from .console import Screen, show_json
+    from .render_pack import show_packed
+
+    with Screen(quiet=call.quiet) as screen:
+        progress = _Progress(screen)
+        report = pack_models(request, progress.advance)
+        progress.finish()
+    show_json(encode_json(report)) if call.json else show_packed(report, quiet=call.quiet)
+
+
+class _Progress:
+    """Draws the step that opens the artifacts, once it begins."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._began: float | None = None
+
+    def advance(self, done: int, total: int) -> None:
+        """Draw how many are done."""
+        if self._began is None:
+            self._began = perf_counter()
+            self._tell(Started(step=_STEP))
+        self._tell(Advanced(step=_STEP, done=done, total=total))
+
+    def finish(self) -> None:
+        """Draw the end."""
+        seconds = round(perf_counter() - (self._began or perf_counter()), 3)
+        self._tell(Finished(step=_STEP, passed=True, seconds=seconds, detail=""))
+
+
+def _make_request(paths: list[Path], choice: PackChoice, call: CallOptions) -> PackRequest:
+    """Return what to pack.
+
+    Raises:
+        UsageError: an option is missing, or is of another kind of repository.
+    """
+    from ..serving.pack_models import PackRequest
+    from ..serving.pick_artifacts import ArtifactChoice
+    from ..serving.repository_kinds import KINDS, kind_named
+    from ..serving.repository_records import ServingOptions
+
+    names = ", ".join(kind.name for kind in KINDS)
+    if choice.to is None:
+        raise UsageError(
+            "--to is missing",
+            hint=Hint("give a kind of repository: ", Option("to", KINDS[0].name), f" ({names})"),
+            option="to",
+        )  # fmt: skip
+    if choice.repository is None:
+        raise UsageError(
+            "-o is missing", hint="give the folder of the repository: -o REPO", option="out"
+        )
+    kind = kind_named(choice.to)
+    folders: list[ModelFolder] = []
+    ensembles: list[EnsembleSpec] = []
+    for path in paths:
+        found, joined = _open_path(path, choice.name)
+        folders += found
+        ensembles += joined
+    return PackRequest(
+        folders=tuple(folders),
+        repository=choice.repository,
+        kind=kind,
+        choice=ArtifactChoice(only=choice.artifact, allow=choice.allow),
+        options=ServingOptions(
+            gpu=choice.gpu or None, instances=choice.instances, keep=choice.keep,
+            storage_uri=choice.storage_uri or "",
+        ),
+        ensembles=tuple(ensembles),
+        bounds=process_bounds(call),
+    )  # fmt: skip
+
+
+def _open_path(
+    path: Path, name: str | None
+) -> tuple[tuple[ModelFolder, ...], tuple[EnsembleSpec, ...]]:
+    """Return the output folders of a path, and the ensembles if it is a project."""
+    from ..serving.pick_artifacts import ModelFolder, check_served_name
+
+    if path.suffix != ".toml" or not path.is_file():
+        return (ModelFolder(name=check_served_name(name or path.resolve().name), folder=path),), ()
+    from ..pipeline.manifest_file import MANIFEST_FILE
+    from ..projects.project_reader import read_project
+    from ..projects.setting_layers import resolve_settings
+    from .run_options import collect_overrides
+
+    if name is not None:
+        raise UsageError(
+            f"--name has no effect with the project {path}", hint="leave it out", option="name",
+            code=ErrorCode.NO_EFFECT,
+        )  # fmt: skip
+    settings = resolve_settings(read_project(path), collect_overrides(None))
+    out = settings.run.out
+    made = [one.name for one in settings.models if (out / one.name / MANIFEST_FILE).is_file()]
+    if not made:
+        raise UsageError(
+            f"no model of {path} has an output folder",
+            hint=f"run modelc run -f {path}", code=ErrorCode.NO_MANIFEST,
+        )  # fmt: skip
+    folders = tuple(ModelFolder(name=one, folder=out / one) for one in made)
+    return folders, settings.project.ensembles
+
+
+def _check(paths: list[Path], choice: PackChoice, given: Given) -> None:
+    """Check one repository, and exit with 1 where anything is wrong."""
+    from ..pipeline.manifest_file import encode_json
+    from ..serving.pack_models import check_repository
+    from ..serving.repository_kinds import kind_named
+    from .console import show_json
+    from .render_pack import show_checked
+
+    call = read_record(CallOptions, given)
+    if len(paths) != 1:
+        raise UsageError(
+            f"--check takes one repository, not {len(paths)}", hint="check them one by one"
+        )
+    found = check_repository(
+        paths[0],
+        kind=None if choice.to is None else kind_named(choice.to),
+        bounds=process_bounds(call),
+        trust=read_record(SourceOptions, given).trust,
+    )
+    show_json(encode_json(found)) if call.json else show_checked(found, quiet=call.quiet)
+    raise typer.Exit(found.exit_code)

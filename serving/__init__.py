@@ -1,0 +1,1 @@
+"""Model repositories for servers: packed from output folders, and checked."""
