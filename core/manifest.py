@@ -8,6 +8,7 @@ from .compile_records import CompiledVerdict
 from .errors import Hint, MissingError, Option, RunnerError
 from .findings import BranchRecord, FeedRecord, Localisation, Warned
 from .kinds import Precision
+from .model_meta import ModelMeta
 from .records import Artifact, Attempt, Checkpoint, Dependencies, FileRecord, artifact_names
 from .signature import Signature
 from .verdict import Limits, State, Verdict
@@ -96,6 +97,7 @@ class Manifest:
     tensor data, `warned` the frameworks' warnings at the user's lines, `localisations` the results
     of `modelc debug`. `needs` are the dependencies besides the request, `replaced` what
     `--overwrite` moved aside, if still there. `compiled` are the verdicts on torch.compile.
+    `meta` is what was declared of the model; each artifact has it inside.
     """
 
     modelc: str
@@ -118,6 +120,7 @@ class Manifest:
     needs: Dependencies = field(default_factory=Dependencies)
     replaced: tuple[FileRecord, ...] = ()
     compiled: tuple[CompiledVerdict, ...] = ()
+    meta: ModelMeta = field(default_factory=ModelMeta)
     schema_version: int = field(default=SCHEMA_VERSION)
     seal: str = field(default="", compare=False)  # last: it covers the text before it
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..calibration.calibration_options import SAMPLES, CalibrationOptions, LabelledOptions
-from ..calibration.preprocess import Preprocess
 from ..converters.registry import target_for, target_named
 from ..core.contract import EAGER, Target
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.kinds import QUANTIZED, Precision
+from ..core.preprocess import Preprocess
 from ..core.target_extensions import RestLowered
 from ..core.verdict import Limits
 from .call_options import CallOptions

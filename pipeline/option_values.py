@@ -108,7 +108,7 @@ def check_drop(text: str) -> None:
 
 def check_preprocess(text: str) -> None:
     """As `--preprocess`."""
-    from ..calibration.preprocess import Preprocess
+    from ..core.preprocess import Preprocess
 
     Preprocess.parse(text)
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from ..core.errors import UsageError, unknown_name_error
+from .errors import UsageError, unknown_name_error
 
 LAYOUTS = ("NCHW", "NHWC")
 CHANNELS = {"rgb": 3, "bgr": 3, "gray": 1}

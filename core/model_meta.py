@@ -1,0 +1,98 @@
+"""What a deployment must know of a model: class names, preprocessing, tokenizer, licence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .errors import ErrorCode, UsageError
+from .preprocess import Preprocess
+
+MAX_CLASSES = 65_536
+MAX_META_BYTES = 1 << 19  # bytes of the text in an artifact
+_MAX_NAME = 256  # characters of a class, a path or an id
+_MAX_EXTRAS, _MAX_EXTRA = 64, 4096  # further keys, and characters of a value
+_EXTRA_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerReference:
+    """A tokenizer: a path, or an id on the hub, and the SHA-256 of its files where it is local."""
+
+    source: str
+    files: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_text("tokenizer", self.source)
+        for name, digest in self.files.items():
+            _check_text("tokenizer", name)
+            if not _SHA256.fullmatch(digest):
+                raise meta_error("tokenizer", f"{digest[:80]!r} is not a SHA-256")
+        if len(self.files) > _MAX_EXTRAS:
+            raise meta_error("tokenizer", f"it has more than {_MAX_EXTRAS} files")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelMeta:
+    """The metadata of a model, as declared; it is the same in the manifest and in each artifact.
+
+    `classes` name the entries of the class dim of the output `classes_output`, in their order.
+    `preprocess` says how an image becomes the input `preprocess_input`. `license` is an SPDX
+    expression. Empty names of an output or input are those of a model that has only one.
+    """
+
+    classes: tuple[str, ...] = ()
+    classes_output: str = ""
+    preprocess: Preprocess | None = None
+    preprocess_input: str = ""
+    tokenizer: TokenizerReference | None = None
+    license: str = ""
+    extra: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.classes) > MAX_CLASSES:
+            raise meta_error("classes", f"{len(self.classes)} names are more than {MAX_CLASSES}")
+        for name in self.classes:
+            _check_text("classes", name)
+        for key in ("classes_output", "preprocess_input", "license"):
+            if getattr(self, key):
+                _check_text(key.replace("_", "-"), getattr(self, key))
+        _check_extra(self.extra)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is declared."""
+        return self == ModelMeta()
+
+
+def meta_error(key: str, problem: str, hint: str = "") -> UsageError:
+    """Return the error for a value of the metadata."""
+    return UsageError(
+        f"metadata {key}: {problem}",
+        hint=hint or "docs/metadata.md lists the keys and their limits",
+        option="meta",
+        code=ErrorCode.INVALID_VALUE,
+    )
+
+
+def _check_text(key: str, text: str, most: int = _MAX_NAME) -> None:
+    """Check that a text has something to show, and nothing that a terminal would obey."""
+    if not text.strip():
+        raise meta_error(key, "an empty text", "leave it out, or give a text")
+    if len(text) > most:
+        raise meta_error(key, f"{text[:40]!r}… is longer than {most} characters")
+    if not all(char.isprintable() for char in text):
+        raise meta_error(key, f"{text[:40]!r} has control characters", "leave them out")
+
+
+def _check_extra(extra: Mapping[str, str]) -> None:
+    if len(extra) > _MAX_EXTRAS:
+        raise meta_error("extra", f"{len(extra)} keys are more than {_MAX_EXTRAS}")
+    for key, value in extra.items():
+        if not _EXTRA_KEY.fullmatch(key):
+            raise meta_error(
+                "extra", f"{key[:80]!r} is not a key", "use letters, digits, '_', '.' and '-'"
+            )
+        _check_text(f"extra.{key}", value, _MAX_EXTRA)
