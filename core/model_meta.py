@@ -40,7 +40,8 @@ class ModelMeta:
 
     `classes` name the entries of the class dim of the output `classes_output`, in their order.
     `preprocess` says how an image becomes the input `preprocess_input`. `license` is an SPDX
-    expression. Empty names of an output or input are those of a model that has only one.
+    expression. Empty names of an output or input are those of a model that has only one. The model
+    itself does what is `included_...`: `preprocess` says what is left to do outside of it.
     """
 
     classes: tuple[str, ...] = ()
@@ -50,16 +51,29 @@ class ModelMeta:
     tokenizer: TokenizerReference | None = None
     license: str = ""
     extra: dict[str, str] = field(default_factory=dict)
+    included_preprocess: Preprocess | None = None
+    included_postprocess: str = ""
 
     def __post_init__(self) -> None:
         if len(self.classes) > MAX_CLASSES:
             raise meta_error("classes", f"{len(self.classes)} names are more than {MAX_CLASSES}")
         for name in self.classes:
             _check_text("classes", name)
-        for key in ("classes_output", "preprocess_input", "license"):
+        for key in ("classes_output", "preprocess_input", "license", "included_postprocess"):
             if getattr(self, key):
                 _check_text(key.replace("_", "-"), getattr(self, key))
         _check_extra(self.extra)
+
+    def __str__(self) -> str:
+        """Return a line for the record of the request; it does not list classes."""
+        parts = {
+            "classes": str(len(self.classes) or ""),
+            "preprocess": "" if self.preprocess is None else str(self.preprocess),
+            "tokenizer": "" if self.tokenizer is None else self.tokenizer.source,
+            "license": self.license,
+            "extra": ",".join(self.extra),
+        }
+        return " ".join(f"{key}={text}" for key, text in parts.items() if text)
 
     @property
     def is_empty(self) -> bool:

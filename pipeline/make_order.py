@@ -11,11 +11,13 @@ from ..converters.registry import target_for, target_named
 from ..core.contract import EAGER, Target
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.kinds import QUANTIZED, Precision
+from ..core.model_meta import ModelMeta
 from ..core.preprocess import Preprocess
 from ..core.target_extensions import RestLowered
 from ..core.verdict import Limits
 from .call_options import CallOptions
 from .limit_text import DEFAULT_METRIC, Measuring, parse_drop
+from .model_metadata import join_preprocess, merge_meta
 from .option_spec import Given, field_values, read_record, specs_of
 from .option_table import (
     ENGINE_OPTIONS,
@@ -54,17 +56,35 @@ def make_order(
     Raises:
         UsageError: a value that an option cannot have, or one that has no effect.
     """
-    return Order(
+    conversion = field_values(specs_of(ConversionOptions), given)
+    lowering, measuring = make_lowering(given), make_measuring(given)
+    meta = join_preprocess(conversion.get("meta"), read_record(CalibrationChoice, given).preprocess)
+    order = Order(
         source=make_source(checkpoint, given),
         wanted=wanted,
         out=read_record(CallOptions, given).out,
         judging=make_judging(given, limits),
-        lowering=make_lowering(given),
-        measuring=make_measuring(given),
+        lowering=lowering,
+        measuring=measuring,
         settings=make_settings(given, wanted),
         cache=None if given.get("no-cache") else cache,
-        **field_values(specs_of(ConversionOptions), given),
+        **{**conversion, "meta": meta},
     )
+    return preprocess_as_declared(order)
+
+
+def preprocess_as_declared(order: Order) -> Order:
+    """Return the order whose images are preprocessed as its metadata declares."""
+    steps = None if order.meta is None else order.meta.preprocess
+    lowering, measuring = order.lowering, order.measuring
+    calibration = lowering.calibration
+    if steps is None:
+        return order
+    if calibration is not None and calibration.preprocess is None:
+        lowering = replace(lowering, calibration=replace(calibration, preprocess=steps))
+    if measuring is not None and measuring.data.preprocess is None:
+        measuring = replace(measuring, data=replace(measuring.data, preprocess=steps))
+    return replace(order, lowering=lowering, measuring=measuring)
 
 
 def choose_precision(options: ArtifactOptions, *, rest: bool = False) -> Precision:
@@ -244,6 +264,9 @@ def build_order(path: Path, order: Order) -> Order:
             precision = beside[1].precision
         else:
             precision = target_for(path).inspect(path).quantized or Precision.FP32
+        recorded = ModelMeta() if beside is None else beside[0].meta
+        meta = merge_meta(order.meta, recorded)
+        order = preprocess_as_declared(replace(order, meta=meta))
         return replace(order, parent=path, parent_precision=precision)
     if beside is None:
         raise UsageError(
@@ -260,6 +283,7 @@ def build_order(path: Path, order: Order) -> Order:
     manifest, artifact = beside
     moved = Moved(allow_pickle=order.source.allow_pickle, trust=order.source.trust)
     run = find_recorded_run(manifest, path.parent, moved, order.judging)
+    order = preprocess_as_declared(replace(order, meta=merge_meta(order.meta, manifest.meta)))
     return replace(
         order,
         source=run.source,

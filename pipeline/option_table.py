@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..core.contract import CAPTURE_TIMEOUT
 from ..core.kinds import Capture, Precision
+from ..core.model_meta import ModelMeta
 from . import option_values as val
 from .call_options import BenchmarkChoice, CallOptions, FileOptions, InspectChoice
 from .option_spec import Commands, OptionSpec, Panel, ValueKind, option, specs_of, switch
@@ -173,6 +174,11 @@ class ConversionOptions:
         (), "for",
         "Experimental: a runtime that must load the artifact, as onnxruntime==1.20. Repeatable.",
         Panel.CAPTURE, commands=On.EXPORT, many=True, partial=True, metavar="RUNTIME==VERSION")
+    meta: ModelMeta | None = option(
+        None, "meta",
+        "Metadata to put into artifacts: classes, preprocess, tokenizer, license or extra.NAME, or "
+        "a TOML or JSON file of these keys. Repeatable.", Panel.OUTPUT, commands=On.MAKING,
+        key=False, many=True, parse=val.parse_meta, metavar="FILE|KEY=VALUE")
 
 
 @dataclass(frozen=True, kw_only=True)

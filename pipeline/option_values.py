@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ..core.errors import Hint, Option, UsageError, unknown_name_error
 from ..core.kinds import Capture, Precision
+from ..core.model_meta import ModelMeta
 
 AUTO = "auto"
 CAPTURES = (AUTO, *(one.value for one in Capture))
@@ -111,6 +112,13 @@ def check_preprocess(text: str) -> None:
     from ..core.preprocess import Preprocess
 
     Preprocess.parse(text)
+
+
+def parse_meta(texts: Sequence[str]) -> ModelMeta:
+    """`license=MIT`, or files of such keys."""
+    from .model_metadata import read_meta
+
+    return read_meta(texts)
 
 
 def check_quantizer(text: str) -> None:

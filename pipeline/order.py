@@ -303,6 +303,7 @@ class Order(ConversionOptions):
         entries = {
             "to": " ".join(f"{w.target}:{w.precision}" for w in self.wanted),
             **summarize(self),
+            "meta": "",  # the manifest holds it as a record
             "capture": str(self.capture or "auto"),
             "opset": str(self.opset or "default"),
             "external_data": str(self.external_data).lower(),

@@ -13,9 +13,11 @@ from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from ..core.events import Tell, ignore_events
 from ..core.kinds import Precision
 from ..core.manifest import Failure, Manifest, Pending
+from ..core.model_meta import ModelMeta
 from ..core.verdict import Verdict
 from .limit_text import Measuring
-from .make_order import build_order
+from .make_order import build_order, preprocess_as_declared
+from .model_metadata import flatten_meta, make_meta
 from .option_values import parse_capture
 from .order import Judging, Lowering, Order, Source, Wanted
 from .run_order import run as run_here
@@ -52,6 +54,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     external_data: bool = False,
     narrow: bool = False,
     guard: bool = False,
+    meta: Mapping[str, object] | ModelMeta | None = None,
     capture_timeout: float = CAPTURE_TIMEOUT,
     overwrite: bool = False,
     lowering: Lowering | None = None,
@@ -92,6 +95,8 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         external_data: keep ONNX weights in a file of their own.
         narrow: accept artifacts that hold in a part of the domain, which is then their own.
         guard: put a check of the domain into an ONNX, so that its runtime fails outside of it.
+        meta: class names, preprocessing, tokenizer, licence to put into artifacts: keys as of
+            `[models.NAME.meta]`, or a record.
         capture_timeout: seconds of torch's symbolic solver in one attempt at a capture.
         overwrite: move another checkpoint's artifacts in `out` away.
         lowering: calibration data and quantizer of INT8, what stays in floating point.
@@ -144,6 +149,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             external_data=external_data,
             narrow=narrow,
             guard=guard,
+            meta=_read_meta(meta),
             capture_timeout=capture_timeout,
             overwrite=overwrite,
             lowering=lowering or Lowering(),
@@ -152,7 +158,14 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             custom_ops=dict(custom_ops or {}),
             runtimes=tuple(runtimes),
         )
-        return make_result(_execute(order, tell, bounds), folder)
+        return make_result(_execute(preprocess_as_declared(order), tell, bounds), folder)
+
+
+def _read_meta(meta: Mapping[str, object] | ModelMeta | None) -> ModelMeta | None:
+    """The declared metadata; paths in it are relative to the working folder."""
+    if meta is None or isinstance(meta, ModelMeta):
+        return meta
+    return make_meta(dict(flatten_meta(meta, Path())))
 
 
 def _split_inputs(
@@ -227,6 +240,7 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
     against: Source | None = None,
     lowering: Lowering | None = None,
     settings: Mapping[str, str] | None = None,
+    meta: Mapping[str, object] | ModelMeta | None = None,
     judging: Judging | None = None,
     measuring: Measuring | None = None,
     isolate: bool = False,
@@ -243,6 +257,7 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
         against: the eager side; None takes the manifest beside `path`.
         lowering: calibration data and quantizer of INT8, what stays in floating point.
         settings: options that the format alone has, as text.
+        meta: as of `export`; what the manifest beside `path` records is kept.
         judging: feeds, seed, tolerances, device.
         measuring: what to measure on labelled data, and the most that may be lost.
         isolate: work in a process of its own; so it does with `timeout` or `memory`.
@@ -262,6 +277,7 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
         lowering=lowering or Lowering(),
         settings=settings or {},
         measuring=measuring,
+        meta=_read_meta(meta),
     )
     bounds = _process_limits(timeout, memory, isolate=isolate)
     return make_result(_execute(build_order(Path(path), order), tell, bounds), order.out)

@@ -15,6 +15,7 @@ from ..core.errors import ErrorCode, UsageError
 from ..core.events import Noted, Tell
 from ..core.findings import Warned
 from ..core.manifest import Failure, Manifest, Pending
+from ..core.model_meta import ModelMeta
 from ..core.nested_values import is_loader_spec
 from ..core.records import (
     REJECTED_FOLDER,
@@ -252,6 +253,7 @@ def begin_record(
         environment=describe_environment(),
         fingerprint=eager.fingerprint,
         notes=eager.notes,
+        meta=order.meta or ModelMeta(),
     )
     return continue_manifest(order, folder, fresh, known, tell)
 
