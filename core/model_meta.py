@@ -14,6 +14,7 @@ MAX_META_BYTES = 1 << 19  # bytes of the text in an artifact
 _MAX_NAME = 256  # characters of a class, a path or an id
 _MAX_EXTRAS, _MAX_EXTRA = 64, 4096  # further keys, and characters of a value
 _EXTRA_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_SHOWN = 8  # classes in a line
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -76,9 +77,32 @@ class ModelMeta:
         return " ".join(f"{key}={text}" for key, text in parts.items() if text)
 
     @property
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """What to show of it: a key and a text each, without what is empty."""
+        steps, inside, tokens = self.preprocess, self.included_preprocess, self.tokenizer
+        texts = {
+            "classes": ", ".join(self.classes[:_SHOWN]) + _count_text(len(self.classes)),
+            "classes-output": self.classes_output,
+            "preprocess": "" if steps is None else str(steps),
+            "preprocess-input": self.preprocess_input,
+            "values": "" if steps is None else "{:.4g} to {:.4g}".format(*steps.value_range),
+            "preprocess inside": "" if inside is None else str(inside),
+            "postprocess inside": self.included_postprocess,
+            "tokenizer": "" if tokens is None else tokens.source,
+            "tokenizer files": "" if tokens is None else ", ".join(tokens.files),
+            "license": self.license,
+            **{f"extra.{key}": text for key, text in self.extra.items()},
+        }
+        return tuple((key, text) for key, text in texts.items() if text)
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing is declared."""
         return self == ModelMeta()
+
+
+def _count_text(count: int) -> str:
+    return f", ... ({count})" if count > _SHOWN else ""
 
 
 def meta_error(key: str, problem: str, hint: str = "") -> UsageError:

@@ -7,10 +7,13 @@ from dataclasses import replace
 
 from ..calibration.sample_formats import settle_preprocess
 from ..core.errors import ErrorCode, Hint, Option, UsageError
+from ..core.manifest import Manifest
 from ..core.model_meta import ModelMeta
 from ..core.preprocess import CHANNELS, Preprocess
 from ..core.signature import FLOATS, Dim, InputSpec
 from .eager_reference import EagerReference
+from .order import Order
+from .run_progress import Progress
 
 _BATCH_AND_CLASSES, _TOKENS = 2, 3  # ranks
 _IMAGE_RANKS = (3, 4)
@@ -33,6 +36,17 @@ def complete_meta(meta: ModelMeta, eager: EagerReference) -> ModelMeta:
         raise _meta_fault("preprocess-input", "names an input, but no preprocess is declared",
                           "preprocess=imagenet")  # fmt: skip
     return meta
+
+
+def note_other_meta(known: Manifest | None, order: Order, progress: Progress) -> None:
+    """Warn of artifacts in the folder that hold other metadata, as this run does not make them."""
+    if known is None or known.meta == order.meta or not known.artifacts:
+        return
+    wanted = {one.name for one in order.wanted}
+    left = [one.name for one in known.artifacts if one.step not in wanted]
+    if left:
+        text = f"{', '.join(left)} in {order.out} hold other metadata: export them again"
+        progress.note(text, warning=True)
 
 
 def _meta_fault(key: str, problem: str, example: str) -> UsageError:

@@ -24,7 +24,7 @@ from .debug.rejection import RejectionContext, add_guilty_layer
 from .eager_reference import EagerReference, open_reference, read_checkpoint
 from .held_out import load_samples, refer_held_out, relocate_record, select_held_out
 from .labelled_accuracy import enter_labelled
-from .meta_checks import complete_meta
+from .meta_checks import complete_meta, note_other_meta
 from .order import Order
 from .other_capture import build_from_other_capture
 from .output_folder import OutputFolder, open_folder
@@ -81,6 +81,7 @@ def run(
         folder.claim(step.file for step in plan)
         eager = open_reference(order.source, checkpoint, order.judging, progress, order.signature)
         order = _check_by_model(order, plan, eager)
+        note_other_meta(known, order, progress)
         manifest = begin_record(order, folder, eager, known, tell)
         manifest = update_branches(manifest, eager, order.judging.accept, progress)
         manifest = replace(

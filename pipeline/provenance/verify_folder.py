@@ -117,6 +117,7 @@ def _check_manifest(
 def _check_source(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
     """Check the checkpoint and the user's samples, if present."""
     yield _check_checkpoint(folder, manifest)
+    yield from _check_tokenizer(folder, manifest)
     samples, digest = manifest.feeds.samples, manifest.feeds.samples_digest
     if samples is None:
         return
@@ -129,6 +130,27 @@ def _check_source(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]
     else:
         detail = f"{samples} changed since the export"
         yield ProvenanceCheck(of="samples", what="files", found=FAILED, detail=detail)
+
+
+def _check_tokenizer(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
+    """Check the tokenizer's files, where they are beside the manifest or where they were."""
+    tokens = manifest.meta.tokenizer
+    if tokens is None or not tokens.files:
+        return
+    found, detail = HOLDS, f"{len(tokens.files)} as recorded"
+    places = [place for place in (folder / tokens.source, Path(tokens.source)) if place.exists()]
+    if not places:
+        found, detail = UNCHECKED, f"{tokens.source} is not here"
+    else:
+        root = places[0] if places[0].is_dir() else places[0].parent
+        changed = [
+            name
+            for name, digest in tokens.files.items()
+            if not (root / name).is_file() or sha256_of(root / name) != digest
+        ]
+        if changed:
+            found, detail = FAILED, f"{', '.join(changed)} changed"
+    yield ProvenanceCheck(of="tokenizer", what="files", found=found, detail=detail)
 
 
 def _check_checkpoint(folder: Path, manifest: Manifest) -> ProvenanceCheck:
