@@ -56,7 +56,7 @@ def read_classes(text: str) -> tuple[str, ...]:
     if text.startswith(("[", "{")):
         return _parse_names(text, "the text")
     path = Path(text)
-    if not _is_path(path):
+    if not is_path(path):
         names = tuple(name.strip() for name in text.split(","))
         if len(names) == 1:
             near = nearest_files(path)
@@ -103,7 +103,7 @@ def list_tokenizer(text: str) -> TokenizerReference:
         UsageError: it is neither.
     """
     path = Path(text)
-    if not _is_path(path):
+    if not is_path(path):
         if not _HUB_ID.fullmatch(text) or text.startswith("."):
             raise meta_error(
                 "tokenizer", f"{text[:200]} does not exist and is not an id on the hub",
@@ -118,7 +118,8 @@ def list_tokenizer(text: str) -> TokenizerReference:
     return TokenizerReference(source=path.as_posix(), files=found)
 
 
-def _is_path(path: Path) -> bool:
+def is_path(path: Path) -> bool:
+    """Return whether a path exists; a name that cannot be one does not."""
     try:
         return path.exists()
     except (OSError, ValueError):  # a name that is too long, or with a null

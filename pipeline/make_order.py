@@ -17,6 +17,7 @@ from ..core.target_extensions import RestLowered
 from ..core.verdict import Limits
 from .call_options import CallOptions
 from .limit_text import DEFAULT_METRIC, Measuring, parse_drop
+from .meta_checks import check_includable, raw_images
 from .model_metadata import join_preprocess, merge_meta
 from .option_spec import Given, field_values, read_record, specs_of
 from .option_table import (
@@ -57,10 +58,13 @@ def make_order(
         UsageError: a value that an option cannot have, or one that has no effect.
     """
     conversion = field_values(specs_of(ConversionOptions), given)
-    lowering, measuring = make_lowering(given), make_measuring(given)
     meta = join_preprocess(conversion.get("meta"), read_record(CalibrationChoice, given).preprocess)
+    source = include_steps(make_source(checkpoint, given), meta)
+    if source.preprocess:  # samples are images, and the model does the rest
+        given = {**given, "preprocess": None}
+    lowering, measuring = make_lowering(given), make_measuring(given)
     order = Order(
-        source=make_source(checkpoint, given),
+        source=source,
         wanted=wanted,
         out=read_record(CallOptions, given).out,
         judging=make_judging(given, limits),
@@ -73,9 +77,32 @@ def make_order(
     return preprocess_as_declared(order)
 
 
+def include_steps(source: Source, meta: ModelMeta | None) -> Source:
+    """Return the eager side with the declared preprocessing inside, if it is to be included.
+
+    Raises:
+        UsageError: none is declared, or it cannot be computed inside a model.
+    """
+    if not source.include_preprocess or source.preprocess:
+        return source
+    steps = None if meta is None else meta.preprocess
+    if steps is None or meta is None:
+        raise UsageError(
+            "--include-preprocess: no preprocessing is declared",
+            hint=Hint("declare it: ", Option("meta", "preprocess=imagenet")),
+            option="include-preprocess",
+            code=ErrorCode.NO_EFFECT,
+        )
+    steps = replace(steps, layout=steps.layout or "NCHW", channels=steps.channels or "rgb")
+    check_includable(steps)
+    return replace(source, preprocess=str(steps), preprocess_input=meta.preprocess_input)
+
+
 def preprocess_as_declared(order: Order) -> Order:
     """Return the order whose images are preprocessed as its metadata declares."""
     steps = None if order.meta is None else order.meta.preprocess
+    if order.source.preprocess:
+        steps = raw_images(order.source.preprocess)
     lowering, measuring = order.lowering, order.measuring
     calibration = lowering.calibration
     if steps is None:

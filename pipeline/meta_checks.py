@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..calibration.sample_formats import settle_preprocess
+from ..checkpoints.image_steps import FILTERS
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.manifest import Manifest
 from ..core.model_meta import ModelMeta
+from ..core.postprocess import class_axis
 from ..core.preprocess import CHANNELS, Preprocess
+from ..core.records import Checkpoint
 from ..core.signature import FLOATS, Dim, InputSpec
 from .eager_reference import EagerReference
 from .order import Order
 from .run_progress import Progress
 
-_BATCH_AND_CLASSES, _TOKENS = 2, 3  # ranks
+_BATCH_AND_CLASSES = 2  # ranks
 _IMAGE_RANKS = (3, 4)
 
 
@@ -25,6 +28,7 @@ def complete_meta(meta: ModelMeta, eager: EagerReference) -> ModelMeta:
     Raises:
         UsageError: it contradicts the model: the number of classes, channels, sizes, names.
     """
+    meta = _separate_included(meta, eager.checkpoint)
     if meta.classes or meta.classes_output:
         meta = replace(meta, classes_output=_check_classes(meta, eager))
     if meta.preprocess is not None:
@@ -36,6 +40,57 @@ def complete_meta(meta: ModelMeta, eager: EagerReference) -> ModelMeta:
         raise _meta_fault("preprocess-input", "names an input, but no preprocess is declared",
                           "preprocess=imagenet")  # fmt: skip
     return meta
+
+
+def _separate_included(meta: ModelMeta, checkpoint: Checkpoint) -> ModelMeta:
+    """Return the metadata with what the model does itself apart from what is left to do."""
+    meta = replace(meta, included_preprocess=None, included_postprocess=checkpoint.postprocess)
+    if not checkpoint.preprocess:
+        return meta
+    return replace(
+        meta,
+        included_preprocess=Preprocess.parse(checkpoint.preprocess),
+        preprocess=raw_images(checkpoint.preprocess),
+    )
+
+
+def raw_images(included: str) -> Preprocess:
+    """Return what is left to do with an image whose preprocessing a model includes: nothing."""
+    steps = Preprocess.parse(included)
+    return Preprocess(layout="NHWC", channels="gray" if steps.channels == "gray" else "rgb")
+
+
+def check_includable(steps: Preprocess) -> None:
+    """Check that preprocessing can be computed inside a model.
+
+    Raises:
+        UsageError: its filter cannot, or the size of the result follows that of the image.
+    """
+    if steps.resize and steps.interpolation not in FILTERS:
+        raise _include_fault(
+            f"{steps.interpolation} is not computed inside a model",
+            f"preprocess={replace(steps, interpolation='bilinear')}",
+        )
+    if steps.resize and not steps.image_size:
+        raise _include_fault(
+            f"resize={steps.resize[0]} alone gives images of many sizes",
+            f"preprocess={replace(steps, crop=(steps.resize[0], steps.resize[0]))}",
+        )
+    kept = steps.resize if len(steps.resize) > 1 else steps.resize * len(steps.crop)
+    if steps.crop and kept and any(c > r for c, r in zip(steps.crop, kept, strict=True)):
+        raise _include_fault(
+            "the crop is larger than the resized image",
+            f"preprocess={replace(steps, resize=(max(steps.crop),))}",
+        )
+
+
+def _include_fault(problem: str, example: str) -> UsageError:
+    return UsageError(
+        f"--include-preprocess: {problem}",
+        hint=Hint("give ", Option("meta", example)),
+        option="include-preprocess",
+        code=ErrorCode.UNSUPPORTED,
+    )
 
 
 def note_other_meta(known: Manifest | None, order: Order, progress: Progress) -> None:
@@ -109,11 +164,6 @@ def _count_classes(name: str, eager: EagerReference) -> int:
             f"{sizes[0]} to {sizes[-1]}", "classes-output=NAME",
         )  # fmt: skip
     return int(sizes[0])
-
-
-def class_axis(rank: int) -> int:
-    """Return the axis of classes in an output of this rank."""
-    return -1 if rank == _TOKENS else 1
 
 
 def _image_input(meta: ModelMeta, eager: EagerReference) -> InputSpec:

@@ -14,7 +14,7 @@ from typing import Any
 from ..core.errors import ErrorCode, Hint, Option, RunnerError, UsageError, unknown_name_error
 from ..core.model_meta import MAX_META_BYTES, ModelMeta, meta_error
 from ..core.preprocess import Preprocess
-from .declared_files import list_tokenizer, read_classes, read_declaration
+from .declared_files import is_path, list_tokenizer, read_classes, read_declaration
 from .provenance.seals import plain_json
 
 META_KEY = "meta"  # of the embedded metadata
@@ -22,6 +22,7 @@ PLAIN_KEYS = (
     "classes", "classes-output", "preprocess", "preprocess-input", "tokenizer", "license",
 )  # fmt: skip
 EXTRA = "extra."
+_PATH_KEYS = ("classes", "tokenizer")
 
 
 def read_meta(texts: Sequence[str]) -> ModelMeta:
@@ -30,17 +31,26 @@ def read_meta(texts: Sequence[str]) -> ModelMeta:
     Raises:
         UsageError: a key is unknown or given twice, or a value is invalid.
     """
+    return make_meta(split_meta(texts, Path()))
+
+
+def split_meta(texts: Sequence[str], base: Path) -> dict[str, str]:
+    """Return the texts of `--meta` by key; paths are relative to `base`.
+
+    Raises:
+        UsageError: a key is given twice, or a file cannot be read.
+    """
     pairs: dict[str, str] = {}
     filed: dict[str, str] = {}
     for text in texts:
         key, sign, value = text.partition("=")
-        if not sign or Path(text).is_file():
-            filed |= read_meta_file(Path(text))
+        if not sign:
+            filed |= read_meta_file(base / text)
             continue
         if key in pairs:
             raise meta_error(key, "given twice", f"give --meta {key}= once")
-        pairs[key] = value
-    return make_meta({**filed, **pairs})
+        pairs[key] = _local_path(value, base) if key in _PATH_KEYS else value
+    return {**filed, **pairs}
 
 
 def make_meta(pairs: Mapping[str, str]) -> ModelMeta:
@@ -69,12 +79,34 @@ def make_meta(pairs: Mapping[str, str]) -> ModelMeta:
 
 
 def read_meta_file(path: Path) -> dict[str, str]:
-    """Return the texts by key of a TOML or JSON file; paths in it are relative to its folder.
+    """Return the texts by key of a TOML or JSON file, or of a manifest.
+
+    Paths in it are relative to its folder.
 
     Raises:
         UsageError: it does not exist, is neither, or has other keys or values.
     """
-    return dict(flatten_meta(read_declaration(path), path.parent))
+    table = read_declaration(path)
+    if "schema_version" in table:
+        from .manifest_file import read_manifest_file
+
+        return dict(list_texts(read_manifest_file(path).meta))
+    return dict(flatten_meta(table, path.parent))
+
+
+def list_texts(meta: ModelMeta) -> Iterator[tuple[str, str]]:
+    """Yield the texts by key that declare the metadata of a manifest again."""
+    steps, tokens = meta.included_preprocess or meta.preprocess, meta.tokenizer
+    texts = {
+        "classes": json.dumps(meta.classes) if meta.classes else "",
+        "classes-output": meta.classes_output,
+        "preprocess": "" if steps is None else str(steps),
+        "preprocess-input": meta.preprocess_input,
+        "tokenizer": "" if tokens is None else tokens.source,
+        "license": meta.license,
+        **{f"{EXTRA}{key}": text for key, text in meta.extra.items()},
+    }
+    yield from ((key, text) for key, text in texts.items() if text)
 
 
 def flatten_meta(table: Mapping[str, object], base: Path) -> Iterator[tuple[str, str]]:
@@ -93,10 +125,14 @@ def flatten_meta(table: Mapping[str, object], base: Path) -> Iterator[tuple[str,
             yield key, json.dumps(value)
         elif key in PLAIN_KEYS:
             text = _plain_text(key, value)
-            local = key in ("classes", "tokenizer") and (base / text).exists()
-            yield key, str(base / text) if local else text
+            yield key, _local_path(text, base) if key in _PATH_KEYS else text
         else:
             raise unknown_name_error("metadata key", key[:80], [*PLAIN_KEYS, EXTRA[:-1]])
+
+
+def _local_path(text: str, base: Path) -> str:
+    """Return a path relative to the working folder, if it is one relative to `base`."""
+    return str(base / text) if is_path(base / text) else text
 
 
 def _plain_text(key: str, value: object) -> str:

@@ -75,6 +75,15 @@ class SourceOptions:
         "trust",
         "Open TorchScript, .pt2, compiled packages and engines, which run code: only from "
         "sources you trust.", Panel.INPUT, commands=On.LOADING)
+    include_preprocess: bool = switch(
+        "include-preprocess",
+        "Put the declared preprocessing into the artifact: its input is the uint8 image "
+        "[N,height,width,C] in RGB.", Panel.INPUT, commands=On.MAKING, partial=True)
+    postprocess: str = option(
+        "", "postprocess",
+        "Put steps after the model into the artifact: softmax, sigmoid, argmax, topk=5, or "
+        "softmax,topk=5; output=NAME selects the output.", Panel.INPUT, commands=On.MAKING,
+        parse=val.parse_postprocess, check=val.parse_postprocess, metavar="STEPS")
     strict: bool = switch(
         "no-strict", "Accept missing, unexpected or misshapen weights, with a note.",
         commands=On.LOADING - On.BENCHMARK,

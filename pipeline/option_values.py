@@ -121,6 +121,13 @@ def parse_meta(texts: Sequence[str]) -> ModelMeta:
     return read_meta(texts)
 
 
+def parse_postprocess(text: str) -> str:
+    """`softmax,topk=5`, in the form that a record keeps."""
+    from ..core.postprocess import Postprocess
+
+    return str(Postprocess.parse(text))
+
+
 def check_quantizer(text: str) -> None:
     """The name of a quantizer, or `auto`."""
     from ..converters.quantizers.quantizer_registry import find_quantizer

@@ -57,11 +57,14 @@ class Wanted:
 class Source(SourceOptions):
     """The eager side of an order: the checkpoint, and the options that build and feed the module.
 
-    A checkpoint whose digest is `recorded` was opened before, and needs no consent.
+    A checkpoint whose digest is `recorded` was opened before, and needs no consent. `preprocess`
+    are the steps to include before the model, which make its input `preprocess_input`.
     """
 
     checkpoint: Path
     recorded: str = ""
+    preprocess: str = ""
+    preprocess_input: str = ""
 
 
 def _range_error(option: str, allowed: str, given: float, example: float) -> UsageError:

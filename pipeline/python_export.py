@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +16,9 @@ from ..core.manifest import Failure, Manifest, Pending
 from ..core.model_meta import ModelMeta
 from ..core.verdict import Verdict
 from .limit_text import Measuring
-from .make_order import build_order, preprocess_as_declared
+from .make_order import build_order, include_steps, preprocess_as_declared
 from .model_metadata import flatten_meta, make_meta
-from .option_values import parse_capture
+from .option_values import parse_capture, parse_postprocess
 from .order import Judging, Lowering, Order, Source, Wanted
 from .run_order import run as run_here
 from .user_samples import Example, keep_with_record, store_module, store_samples
@@ -42,6 +42,8 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     drop_outputs: Sequence[str] = (),
     weights_key: str | None = None,
     samples: PathLike | Example | None = None,
+    include_preprocess: bool = False,
+    postprocess: str = "",
     strict: bool = True,
     allow_pickle: bool = False,
     trust: bool = False,
@@ -82,6 +84,9 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         drop_outputs: names of outputs to leave out.
         weights_key: the weights to take where the checkpoint holds several sets.
         samples: real samples beside specs: a file, `package.module:loader`, or example inputs.
+        include_preprocess: put the preprocessing that `meta` declares into the artifact, whose
+            input is then the uint8 image in RGB, (N, height, width, channels).
+        postprocess: steps after the model to put into it, as `"softmax,topk=5"`.
         strict: refuse missing or unexpected weights.
         allow_pickle: read full pickles.
         trust: open a checkpoint that is a program: TorchScript, `.pt2`.
@@ -139,6 +144,8 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
                 static=tuple(static),
                 drop_outputs=tuple(drop_outputs),
                 weights_key=weights_key,
+                include_preprocess=include_preprocess,
+                postprocess=parse_postprocess(postprocess) if postprocess else "",
             ),
             wanted=wanted,
             out=folder,
@@ -158,6 +165,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             custom_ops=dict(custom_ops or {}),
             runtimes=tuple(runtimes),
         )
+        order = replace(order, source=include_steps(order.source, order.meta))
         return make_result(_execute(preprocess_as_declared(order), tell, bounds), folder)
 
 
