@@ -12,7 +12,7 @@ from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.postprocess import CLASS_IDS, PROBABILITIES, SCORES, Postprocess, class_axis
 from ..core.preprocess import CHANNELS, Preprocess
 from ..core.signature import InputSpec
-from .image_steps import preprocess_images
+from .image_steps import preprocess_images, scaling_constants
 from .module_outputs import split_outputs
 
 if TYPE_CHECKING:
@@ -48,15 +48,16 @@ class EnclosedSteps:
         self.place = names.index(self.image) if self.image in names else 0
 
     def replace_image(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], constants: Tensors
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a call with the image as the model takes it."""
         if self.before is None:
             return args, kwargs
         if self.image in kwargs:
-            return args, {**kwargs, self.image: preprocess_images(kwargs[self.image], self.before)}
+            image = preprocess_images(kwargs[self.image], self.before, constants)
+            return args, {**kwargs, self.image: image}
         given = list(args)
-        given[self.place] = preprocess_images(given[self.place], self.before)
+        given[self.place] = preprocess_images(given[self.place], self.before, constants)
         return tuple(given), kwargs
 
     def replace_output(self, value: object) -> object:
@@ -131,6 +132,8 @@ def _image_spec(spec: InputSpec, steps: Preprocess) -> InputSpec:
 def _wrap(module: torch.nn.Module, steps: EnclosedSteps) -> torch.nn.Module:
     from torch import nn
 
+    constants = {} if steps.before is None else scaling_constants(steps.before)
+
     class Enclosed(nn.Module):
         """Calls the user's module between its pre- and postprocessing."""
 
@@ -138,12 +141,15 @@ def _wrap(module: torch.nn.Module, steps: EnclosedSteps) -> torch.nn.Module:
             super().__init__()
             self.model = module
             self.training = module.training
+            for key, tensor in constants.items():
+                self.register_buffer(key, tensor, persistent=False)
             for name in _FIXED & set(dir(module)):
                 setattr(self, name, getattr(module, name))
 
         def forward(self, *args: Any, **kwargs: Any) -> object:
             """Preprocess the image, call the module, postprocess its output."""
-            args, kwargs = steps.replace_image(args, kwargs)
+            held = {key: getattr(self, key) for key in constants}
+            args, kwargs = steps.replace_image(args, kwargs, held)
             return steps.replace_output(self.model(*args, **kwargs))
 
     _STEPS[Enclosed] = steps

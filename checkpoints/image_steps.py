@@ -14,6 +14,8 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
 
     from ..core.preprocess import Preprocess
@@ -28,7 +30,26 @@ FILTERS = (
 )  # nearest and box have ties that Pillow rounds either way
 
 
-def preprocess_images(images: torch.Tensor, steps: Preprocess) -> torch.Tensor:
+def scaling_constants(steps: Preprocess) -> dict[str, torch.Tensor]:
+    """Return scale, mean and std as float32 tensors, without those that change nothing."""
+    import torch
+
+    form = (1, 1, 1, -1) if steps.layout == "NHWC" else (1, -1, 1, 1)
+    values = {
+        "scale": (steps.scale,) if steps.scale != 1 else (),
+        "mean": steps.mean,
+        "std": steps.std,
+    }
+    return {
+        key: torch.tensor(value, dtype=torch.float32).view(form)
+        for key, value in values.items()
+        if value
+    }
+
+
+def preprocess_images(
+    images: torch.Tensor, steps: Preprocess, constants: Mapping[str, torch.Tensor]
+) -> torch.Tensor:
     """Convert uint8 images (N, H, W, C) in RGB or gray to the model's input.
 
     Raises:
@@ -45,14 +66,11 @@ def preprocess_images(images: torch.Tensor, steps: Preprocess) -> torch.Tensor:
     values = _resize_and_crop(pixels, steps).to(torch.float32)
     if steps.layout == "NHWC":
         values = values.permute(0, 2, 3, 1)
-    if steps.scale != 1:
-        values = values * torch.tensor(steps.scale, dtype=torch.float32)
-    form = (1, 1, 1, -1) if steps.layout == "NHWC" else (1, -1, 1, 1)
-    if steps.mean:
-        values = values - torch.tensor(steps.mean, dtype=torch.float32).view(form)
-    if steps.std:
-        values = values / torch.tensor(steps.std, dtype=torch.float32).view(form)
-    return values
+    if "scale" in constants:
+        values = values * constants["scale"]
+    if "mean" in constants:
+        values = values - constants["mean"]
+    return values / constants["std"] if "std" in constants else values
 
 
 def _resize_and_crop(pixels: torch.Tensor, steps: Preprocess) -> torch.Tensor:

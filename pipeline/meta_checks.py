@@ -15,6 +15,7 @@ from ..core.preprocess import CHANNELS, Preprocess
 from ..core.records import Checkpoint
 from ..core.signature import FLOATS, Dim, InputSpec
 from .eager_reference import EagerReference
+from .enclosed_checks import find_selected_classes
 from .order import Order
 from .run_progress import Progress
 
@@ -115,11 +116,12 @@ def _meta_fault(key: str, problem: str, example: str) -> UsageError:
 
 def _check_classes(meta: ModelMeta, eager: EagerReference) -> str:
     """Return the output whose entries the classes name."""
-    name, count = _class_output(meta.classes_output, eager), len(meta.classes)
+    selected, count = find_selected_classes(eager), len(meta.classes)
+    name = _class_output(meta.classes_output or (selected[0] if selected else ""), eager)
     if not count:
         raise _meta_fault("classes-output", "names an output, but no classes are declared",
                           "classes=labels.txt")  # fmt: skip
-    found = _count_classes(name, eager)
+    found = selected[1] if selected and name == selected[0] else _count_classes(name, eager)
     if found != count:
         raise _meta_fault(
             "classes", f"{count} names for {found} entries of the output {name}",

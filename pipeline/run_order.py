@@ -22,6 +22,7 @@ from .build_step import build_above_one, build_step
 from .cache.result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore
 from .debug.rejection import RejectionContext, add_guilty_layer
 from .eager_reference import EagerReference, open_reference, read_checkpoint
+from .enclosed_checks import check_enclosed
 from .held_out import load_samples, refer_held_out, relocate_record, select_held_out
 from .labelled_accuracy import enter_labelled
 from .meta_checks import complete_meta, note_other_meta
@@ -80,7 +81,7 @@ def run(
         known = read_known_record(order, folder, checkpoint)
         folder.claim(step.file for step in plan)
         eager = open_reference(order.source, checkpoint, order.judging, progress, order.signature)
-        order = _check_by_model(order, plan, eager)
+        order = _check_by_model(order, plan, eager, progress)
         note_other_meta(known, order, progress)
         manifest = begin_record(order, folder, eager, known, tell)
         manifest = update_branches(manifest, eager, order.judging.accept, progress)
@@ -109,7 +110,9 @@ def run(
         return manifest
 
 
-def _check_by_model(order: Order, plan: Sequence[Step], eager: EagerReference) -> Order:
+def _check_by_model(
+    order: Order, plan: Sequence[Step], eager: EagerReference, progress: Progress
+) -> Order:
     """Check what can be checked once the model is open; return the order with its metadata whole.
 
     Raises:
@@ -118,6 +121,7 @@ def _check_by_model(order: Order, plan: Sequence[Step], eager: EagerReference) -
     for step in plan:
         if isinstance(step.target, SettingsChecked):
             step.target.check_settings(eager.signature, order.settings)
+    check_enclosed(eager, progress)
     return replace(order, meta=complete_meta(order.meta or ModelMeta(), eager))
 
 
