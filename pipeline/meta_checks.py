@@ -16,6 +16,7 @@ from ..core.records import Checkpoint
 from ..core.signature import FLOATS, Dim, InputSpec
 from .eager_reference import EagerReference
 from .enclosed_checks import find_selected_classes
+from .image_samples import raw_images
 from .order import Order
 from .run_progress import Progress
 
@@ -53,12 +54,6 @@ def _separate_included(meta: ModelMeta, checkpoint: Checkpoint) -> ModelMeta:
         included_preprocess=Preprocess.parse(checkpoint.preprocess),
         preprocess=raw_images(checkpoint.preprocess),
     )
-
-
-def raw_images(included: str) -> Preprocess:
-    """Return what is left to do with an image whose preprocessing a model includes: nothing."""
-    steps = Preprocess.parse(included)
-    return Preprocess(layout="NHWC", channels="gray" if steps.channels == "gray" else "rgb")
 
 
 def check_includable(steps: Preprocess) -> None:

@@ -14,6 +14,7 @@ from ...core.errors import ErrorCode, UsageError
 from ...core.manifest import Manifest
 from ...core.nested_values import is_loader_spec
 from ...core.records import joint_digest, sha256_of
+from ..image_samples import digest_samples
 from ..manifest_file import COMMIT_FOLDER, MANIFEST_FILE, decode_manifest
 from ..output_folder import REPLACED_FOLDER
 from .artifact_checks import (
@@ -122,10 +123,10 @@ def _check_source(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]
     if samples is None:
         return
     path = folder / samples
-    if is_loader_spec(samples) or digest is None or not path.is_file():
+    if is_loader_spec(samples) or digest is None or not path.exists():
         why = "a loader" if is_loader_spec(samples) else f"{samples} is not here"
         yield ProvenanceCheck(of="samples", what="files", found=UNCHECKED, detail=why)
-    elif sha256_of(path) == digest:
+    elif digest_samples(path) == digest:
         yield ProvenanceCheck(of="samples", what="files", found=HOLDS)
     else:
         detail = f"{samples} changed since the export"
