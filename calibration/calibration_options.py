@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import Hint, Option, UsageError, unknown_name_error
-from .preprocess import Preprocess
+from ..core.preprocess import Preprocess
 
 RANDOM = "random"  # the source that draws synthetic samples
 FIRST = "first"

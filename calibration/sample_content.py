@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..core.contract import Array
 from ..core.errors import ErrorCode, first_line
 from ..core.nested_values import name_parts
+from ..core.preprocess import CHANNELS, Preprocess
 from ..core.torch_tools import is_array, is_tensor, to_array
 from .calibration_report import FindingKind
-from .preprocess import CHANNELS, Preprocess
 
 if TYPE_CHECKING:
     from PIL.Image import Image

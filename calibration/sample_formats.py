@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import CheckpointError, UsageError
+from ..core.preprocess import CHANNELS, LAYOUTS, Preprocess
 from ..core.signature import FLOATS, Dim, InputSpec, Signature
 from ..core.torch_file import read_torch_file
 from ..core.untrusted_files import read_array, read_npz
 from .calibration_report import FindingKind
-from .preprocess import CHANNELS, LAYOUTS, Preprocess
 from .sample_content import IMAGE_SUFFIXES as IMAGES
 from .sample_content import (
     Blob,

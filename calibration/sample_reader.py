@@ -11,10 +11,10 @@ from pathlib import Path
 from ..core.contract import Feed
 from ..core.errors import ErrorCode, UsageError, nearest_files, refuse_pipe
 from ..core.nested_values import is_loader_spec, load_items
+from ..core.preprocess import Preprocess
 from .calibration_options import RANDOM, CalibrationOptions
 from .calibration_report import FindingCollector, FindingKind
 from .feed_form import FeedForm
-from .preprocess import Preprocess
 from .sample_content import SampleContent, SampleError
 from .sample_formats import SAMPLE_SUFFIXES, SHARD_SUFFIX, ImageReaders
 from .sample_sources import (

@@ -8,6 +8,7 @@ import warnings
 import zlib
 from typing import TYPE_CHECKING
 
+from ..checkpoints.enclosed_module import find_steps
 from ..checkpoints.factory import import_object
 from ..checkpoints.method_wrapper import find_owner, rebind_method
 from ..core.errors import CheckpointError, ConversionError, Hint, Option, UsageError, first_line
@@ -112,6 +113,9 @@ def apply_patch(module: torch.nn.Module, spec: str) -> torch.nn.Module:
             hint="name a function that takes the module, and changes it or returns another",
             option="patch",
         )
+    if find_steps(module) is not None:
+        module.model = apply_patch(module.get_submodule("model"), spec)
+        return module
     owner = find_owner(module)
     try:
         given = function(module if owner is None else owner)

@@ -47,6 +47,9 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
     method: str | None = None,
     drop_outputs: Sequence[str] = (),
     weights_key: str | None = None,
+    preprocess: str = "",
+    preprocess_input: str = "",
+    postprocess: str = "",
 ) -> Checkpoint:
     """Identify the checkpoint at `path`, and hash its files.
 
@@ -77,6 +80,9 @@ def identify(  # noqa: PLR0913 - what a Checkpoint says, as the user gave it
         method=None if method == "forward" else method,
         drop_outputs=tuple(dict.fromkeys(drop_outputs)),
         weights_key=weights_key,
+        preprocess=preprocess,
+        preprocess_input=preprocess_input,
+        postprocess=postprocess,
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError
 from . import huggingface_folder, state_dict_checkpoint, torch_archives
+from .enclosed_module import enclose
 from .loaded_module import LoadedModule
 from .method_wrapper import with_method
 from .sniff import HUGGINGFACE, PT2, SAFETENSORS, STATE_DICT, TORCHSCRIPT
@@ -71,7 +72,8 @@ def load_checkpoint(checkpoint: Checkpoint) -> LoadedModule:
     ):  # one by one: ScriptModules have no requires_grad_ of their own
         parameter.requires_grad_(False)
     notes.extend(_to_eval(loaded.module))
-    return replace(loaded, notes=tuple(notes), drop=checkpoint.drop_outputs)
+    loaded = replace(loaded, notes=tuple(notes), drop=checkpoint.drop_outputs)
+    return enclose(loaded, checkpoint)
 
 
 def _check_arguments(checkpoint: Checkpoint) -> None:

@@ -150,7 +150,8 @@ def inspect(
     if call.json:
         show_json(encode_json(looked))
         return
-    show_inspection(looked.inspection, looked.size, looked.lineage)
+    declared = () if looked.meta is None else looked.meta.rows
+    show_inspection(looked.inspection, looked.size, (*declared, *looked.lineage))
     if looked.segments is not None:
         show_segments(looked.segments)
 

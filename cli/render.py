@@ -192,8 +192,8 @@ def show_targets(rows: Sequence[tuple[Target, Readiness]]) -> None:
     console.print(fit_table(console, columns, cells, less=less))
 
 
-def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[str, str]]) -> None:
-    """Show what an artifact contains, and its lineage in the manifest."""
+def show_inspection(inspection: Inspection, size: int, rows: Sequence[tuple[str, str]]) -> None:
+    """Show what an artifact contains, and further rows: its metadata, its lineage."""
     console = result_console()
     facts = new_table("", "")
     facts.show_header = False
@@ -209,7 +209,7 @@ def show_inspection(inspection: Inspection, size: int, lineage: Sequence[tuple[s
         whole = console.width >= _WHOLE_DIGEST_WIDTH or not _DIGEST.fullmatch(value)
         shown = value if whole else f"{value[:12]}…"
         facts.add_row(escape(_DIGESTS.get(name, name)), escape(shown))
-    for key, value in lineage:
+    for key, value in rows:
         facts.add_row(escape(key), escape(value))
     console.print(facts)
     ports = new_table("", "name", "dtype", "dims")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.contract import Array
+from .metadata_conventions import META, ONNX_KEYS, onnx_properties
 from .onnx_guard import all_tensors, external_path, read_graph
 from .onnx_origins import debug_sidecar_path
 from .onnx_topology import all_nodes, constant_values, load_model
@@ -60,9 +61,16 @@ def check_model(path: Path) -> None:
 
 
 def set_metadata(model: onnx_ir.Model, metadata: Mapping[str, str]) -> None:
-    """Write `modelc.*` metadata, replacing what the model inherited from its parent."""
-    for key in [key for key in model.metadata_props if key.startswith(_METADATA_PREFIX)]:
-        del model.metadata_props[key]
+    """Write `modelc.*` metadata, replacing what the model inherited from its parent.
+
+    So are the keys of other tools, where modelc wrote them; those of a stranger's model stay.
+    """
+    inherited = tuple(model.metadata_props)
+    ours = ONNX_KEYS if f"{_METADATA_PREFIX}{META}" in inherited else ()
+    for key in inherited:
+        if key.startswith(_METADATA_PREFIX) or key in ours:
+            del model.metadata_props[key]
+    model.metadata_props.update(onnx_properties(metadata))
     model.metadata_props.update(
         {f"{_METADATA_PREFIX}{key}": value for key, value in metadata.items()}
     )

@@ -34,6 +34,7 @@ from ..core.signature import Signature
 from ..core.target_extensions import OpenedByDefault, Probe
 from . import openvino_faults, openvino_precision
 from .installed_packages import package_versions
+from .metadata_conventions import openvino_labels
 from .openvino_arithmetic import keep_float_divisions, keep_wide_integers
 from .openvino_precision import compress_weights
 from .openvino_probe import OpenVinoProbe
@@ -97,6 +98,14 @@ def claims(path: Path) -> bool:
         return b"<net " in stream.read(512)
 
 
+def _write_metadata(model: openvino.Model, metadata: Mapping[str, str]) -> None:
+    """Write the metadata, and the labels where OpenVINO's Model API finds them."""
+    for key, value in metadata.items():
+        model.set_rt_info(value, ["modelc", key])
+    if labels := openvino_labels(metadata):
+        model.set_rt_info(labels, ["model_info", "labels"])
+
+
 def convert(job: Job) -> Converted:
     """Read the ONNX or IR, bound its dims as in the signature, save both files."""
     import openvino
@@ -121,8 +130,7 @@ def convert(job: Job) -> Converted:
     else:  # as above
         keep_lengths(model)
     check_bounds(model, job.signature)
-    for key, value in job.metadata.items():
-        model.set_rt_info(value, ["modelc", key])
+    _write_metadata(model, job.metadata)
     name = job.stem + SUFFIX
     half = job.precision is Precision.FP16
     notes = compress_weights(model, job, parent) if half else ()

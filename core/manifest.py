@@ -9,6 +9,7 @@ from .errors import Hint, MissingError, Option, RunnerError
 from .external_runtime import ExternalVerdict
 from .findings import BranchRecord, FeedRecord, Localisation, Warned
 from .kinds import Precision
+from .model_meta import ModelMeta
 from .records import Artifact, Attempt, Checkpoint, Dependencies, FileRecord, artifact_names
 from .signature import Signature
 from .verdict import Limits, State, Verdict
@@ -98,6 +99,7 @@ class Manifest:
     of `modelc debug`. `needs` are the dependencies besides the request, `replaced` what
     `--overwrite` moved aside, if still there. `compiled` are the verdicts on torch.compile,
     `external` those on artifacts as other runtimes ran them.
+    `meta` is what was declared of the model; each artifact has it inside.
     """
 
     modelc: str
@@ -121,6 +123,7 @@ class Manifest:
     replaced: tuple[FileRecord, ...] = ()
     compiled: tuple[CompiledVerdict, ...] = ()
     external: tuple[ExternalVerdict, ...] = ()
+    meta: ModelMeta = field(default_factory=ModelMeta)
     schema_version: int = field(default=SCHEMA_VERSION)
     seal: str = field(default="", compare=False)  # last: it covers the text before it
 

@@ -60,6 +60,9 @@ class Checkpoint:
     method: str | None = None  # called instead of forward
     drop_outputs: tuple[str, ...] = ()  # names of outputs to drop
     weights_key: str | None = None  # the one used of several sets of weights
+    preprocess: str = ""  # steps inside the model, before it, as `--preprocess` writes them
+    preprocess_input: str = ""  # the input that they make
+    postprocess: str = ""  # steps inside the model, after it
 
 
 @dataclass(frozen=True, kw_only=True)

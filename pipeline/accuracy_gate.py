@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..calibration.preprocess import Preprocess
 from ..core.errors import RunnerError, UsageError
 from ..core.findings import Accuracy
 from ..core.kinds import ReasonCode
 from ..core.manifest import Manifest
+from ..core.preprocess import Preprocess
 from ..core.verdict import State
 from ..validators.accuracy_text import (
     describe_accuracy,

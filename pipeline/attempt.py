@@ -32,6 +32,7 @@ from .extra_sizes import add_size_feeds, find_extra_sizes, find_output_axes
 from .frozen_places import RepeatableCapture, find_frozen_places
 from .held_out import SAMPLES_ROLE, select_held_out, store_samples
 from .judge_case import JudgeRequest, step_candidate
+from .model_metadata import embedded_meta
 from .plan import Step
 from .provenance.seals import (
     CAPTURE_KEY,
@@ -353,6 +354,7 @@ def make_job(work: StepWork, workplace: Path) -> Job:
             SIGNATURE_KEY: signature_digest(run.eager.signature),
             PRECISION_KEY: str(step.wanted.precision),
             DOMAIN_KEY: Domain(inputs=run.eager.signature.inputs).as_input(),
+            **embedded_meta(order.meta),
         },
         feeds=tuple(feed.arrays for feed in usual),
         keep=order.lowering.keep,

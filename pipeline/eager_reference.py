@@ -110,6 +110,9 @@ def read_checkpoint(source: Source, progress: Progress) -> Checkpoint:
             method=source.method,
             drop_outputs=source.drop_outputs,
             weights_key=source.weights_key,
+            preprocess=source.preprocess,
+            preprocess_input=source.preprocess_input,
+            postprocess=source.postprocess,
         )
         check_checkpoint_trust(checkpoint, source)
         return checkpoint

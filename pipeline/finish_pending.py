@@ -77,6 +77,7 @@ def finish_pending(
             signature=manifest.signature,
             cache=request.cache,
             measuring=apply_recorded_measuring(request.measuring, manifest, progress),
+            meta=manifest.meta,
         )
         workspace = make_workspace(order, place, progress)
         labelled = opened.open_labelled(order.measuring, held)

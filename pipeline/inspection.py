@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..checkpoints.weight_sets import WeightSetSummary, describe_weight_sets, weights_kind
 from ..converters.registry import target_for
 from ..core.contract import Inspection, Program, Target
-from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
+from ..core.errors import ErrorCode, Hint, ModelcError, Option, RunnerError, UsageError
+from ..core.model_meta import ModelMeta
 from ..core.segments import Segmented, SegmentOptions, SegmentPlan
 from .manifest_file import read_manifest
+from .model_metadata import META_KEY, decode_meta
 from .recorded_run import check_program_trust, record_beside
 
 
@@ -72,11 +74,25 @@ def inspect(
             ("checkpoint file", manifest.checkpoint.path),
             ("verdict", "not judged" if verdict is None else str(verdict.state)),
         )
-    inspection = _inspect_model(place, target)
+    inspection, meta = _separate_meta(_inspect_model(place, target))
     plan = None
     if segments is not None and isinstance(target, Segmented):
         plan = target.plan_path(place, segments)
-    return InspectedFile(inspection=inspection, size=size, lineage=lineage, segments=plan)
+    return InspectedFile(
+        inspection=inspection, size=size, lineage=lineage, segments=plan, meta=meta
+    )
+
+
+def _separate_meta(inspection: Inspection) -> tuple[Inspection, ModelMeta | None]:
+    """Return the description without the text of the metadata, and the metadata, if it is valid."""
+    rest = dict(inspection.metadata)
+    text = rest.pop(META_KEY, rest.pop(f"modelc.{META_KEY}", ""))
+    try:
+        meta = decode_meta(text)
+    except RunnerError as error:
+        facts = {**inspection.facts, META_KEY: error.message}
+        return replace(inspection, metadata=rest, facts=facts), None
+    return replace(inspection, metadata=rest), meta if text else None
 
 
 def _inspect_model(place: Path, target: Target) -> Inspection:
@@ -111,13 +127,14 @@ def _refuse_folder(place: Path, segments: SegmentOptions | None) -> None:
 class InspectedFile:
     """What `inspect` found: the file's content, its bytes, and its lineage from the manifest.
 
-    `segments` is the plan for TensorRT, if it was asked for.
+    `segments` is the plan for TensorRT, if it was asked for. `meta` is the metadata in the file.
     """
 
     inspection: Inspection
     size: int
     lineage: tuple[tuple[str, str], ...]
     segments: SegmentPlan | None = None
+    meta: ModelMeta | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

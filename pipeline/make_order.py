@@ -7,15 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..calibration.calibration_options import SAMPLES, CalibrationOptions, LabelledOptions
-from ..calibration.preprocess import Preprocess
 from ..converters.registry import target_for, target_named
 from ..core.contract import EAGER, Target
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.kinds import QUANTIZED, Precision
+from ..core.model_meta import ModelMeta
+from ..core.preprocess import Preprocess
 from ..core.target_extensions import RestLowered
 from ..core.verdict import Limits
 from .call_options import CallOptions
+from .image_samples import raw_images
 from .limit_text import DEFAULT_METRIC, Measuring, parse_drop
+from .meta_checks import check_includable
+from .model_metadata import join_preprocess, merge_meta
 from .option_spec import Given, field_values, read_record, specs_of
 from .option_table import (
     ENGINE_OPTIONS,
@@ -54,17 +58,61 @@ def make_order(
     Raises:
         UsageError: a value that an option cannot have, or one that has no effect.
     """
-    return Order(
-        source=make_source(checkpoint, given),
+    conversion = field_values(specs_of(ConversionOptions), given)
+    meta = join_preprocess(conversion.get("meta"), read_record(CalibrationChoice, given).preprocess)
+    source = include_steps(make_source(checkpoint, given), meta)
+    if source.preprocess:  # samples are images, and the model does the rest
+        given = {**given, "preprocess": None}
+    lowering, measuring = make_lowering(given), make_measuring(given)
+    order = Order(
+        source=source,
         wanted=wanted,
         out=read_record(CallOptions, given).out,
         judging=make_judging(given, limits),
-        lowering=make_lowering(given),
-        measuring=make_measuring(given),
+        lowering=lowering,
+        measuring=measuring,
         settings=make_settings(given, wanted),
         cache=None if given.get("no-cache") else cache,
-        **field_values(specs_of(ConversionOptions), given),
+        **{**conversion, "meta": meta},
     )
+    return preprocess_as_declared(order)
+
+
+def include_steps(source: Source, meta: ModelMeta | None) -> Source:
+    """Return the eager side with the declared preprocessing inside, if it is to be included.
+
+    Raises:
+        UsageError: none is declared, or it cannot be computed inside a model.
+    """
+    if not source.include_preprocess or source.preprocess:
+        return source
+    steps = None if meta is None else meta.preprocess
+    if steps is None or meta is None:
+        raise UsageError(
+            "--include-preprocess: no preprocessing is declared",
+            hint=Hint("declare it: ", Option("meta", "preprocess=imagenet")),
+            option="include-preprocess",
+            code=ErrorCode.NO_EFFECT,
+        )
+    steps = replace(steps, layout=steps.layout or "NCHW", channels=steps.channels or "rgb")
+    check_includable(steps)
+    return replace(source, preprocess=str(steps), preprocess_input=meta.preprocess_input)
+
+
+def preprocess_as_declared(order: Order) -> Order:
+    """Return the order whose images are preprocessed as its metadata declares."""
+    steps = None if order.meta is None else order.meta.preprocess
+    if order.source.preprocess:
+        steps = raw_images(order.source.preprocess)
+    lowering, measuring = order.lowering, order.measuring
+    calibration = lowering.calibration
+    if steps is None:
+        return order
+    if calibration is not None and calibration.preprocess is None:
+        lowering = replace(lowering, calibration=replace(calibration, preprocess=steps))
+    if measuring is not None and measuring.data.preprocess is None:
+        measuring = replace(measuring, data=replace(measuring.data, preprocess=steps))
+    return replace(order, lowering=lowering, measuring=measuring)
 
 
 def choose_precision(options: ArtifactOptions, *, rest: bool = False) -> Precision:
@@ -244,6 +292,9 @@ def build_order(path: Path, order: Order) -> Order:
             precision = beside[1].precision
         else:
             precision = target_for(path).inspect(path).quantized or Precision.FP32
+        recorded = ModelMeta() if beside is None else beside[0].meta
+        meta = merge_meta(order.meta, recorded)
+        order = preprocess_as_declared(replace(order, meta=meta))
         return replace(order, parent=path, parent_precision=precision)
     if beside is None:
         raise UsageError(
@@ -260,6 +311,7 @@ def build_order(path: Path, order: Order) -> Order:
     manifest, artifact = beside
     moved = Moved(allow_pickle=order.source.allow_pickle, trust=order.source.trust)
     run = find_recorded_run(manifest, path.parent, moved, order.judging)
+    order = preprocess_as_declared(replace(order, meta=merge_meta(order.meta, manifest.meta)))
     return replace(
         order,
         source=run.source,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -49,18 +49,13 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
     Raises:
         UsageError: as `read_manifest_file`.
     """
-    import msgspec
 
     def invalid(text: str, code: ErrorCode = ErrorCode.INVALID_MANIFEST) -> UsageError:
         return UsageError(f"{path} {text}", hint=_input_hint(path), code=code)
 
-    try:
-        version = msgspec.json.decode(raw, type=dict[str, Any]).get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise invalid(f"has schema version {version!r}; this modelc reads {SCHEMA_VERSION}")
-        manifest = msgspec.json.decode(raw, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, RecursionError) as error:
-        raise invalid(f"is not a manifest: {first_line(error)}") from error
+    version, manifest = _decode_record(raw, invalid)
+    if manifest is None:
+        raise invalid(f"has schema version {version!r}; this modelc reads {SCHEMA_VERSION}")
     bare = next((one.name for one in manifest.artifacts if not one.files), None)
     if bare is not None:
         raise invalid(f"names {bare!r} without a file")
@@ -71,6 +66,23 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
         if not all(map(is_file_name, place.parts)):
             raise invalid(f"has an invalid file name: {name[:80]!r}", ErrorCode.UNSAFE_PATH)
     return manifest
+
+
+def _decode_record(
+    raw: bytes, invalid: Callable[[str], UsageError]
+) -> tuple[object, Manifest | None]:
+    """Return the schema version and the record; None for a record of another version."""
+    import msgspec
+
+    try:
+        version = msgspec.json.decode(raw, type=dict[str, Any]).get("schema_version")
+        if version != SCHEMA_VERSION:
+            return version, None
+        return version, msgspec.json.decode(raw, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, RecursionError) as error:
+        raise invalid(f"is not a manifest: {first_line(error)}") from error
+    except UsageError as error:  # a value that no metadata has
+        raise invalid(f"is not a manifest: {error.message}") from error
 
 
 def _input_hint(path: Path) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..core.contract import CAPTURE_TIMEOUT
 from ..core.kinds import Capture, Precision
+from ..core.model_meta import ModelMeta
 from . import option_values as val
 from .call_options import (
     BenchmarkChoice,
@@ -81,6 +82,15 @@ class SourceOptions:
         "trust",
         "Open TorchScript, .pt2, compiled packages and engines, which run code: only from "
         "sources you trust.", Panel.INPUT, commands=On.LOADING | On.PACK)
+    include_preprocess: bool = switch(
+        "include-preprocess",
+        "Put the declared preprocessing into the artifact: its input is the uint8 image "
+        "[N,height,width,C] in RGB.", Panel.INPUT, commands=On.MAKING, partial=True)
+    postprocess: str = option(
+        "", "postprocess",
+        "Put steps after the model into the artifact: softmax, sigmoid, argmax, topk=5, or "
+        "softmax,topk=5; output=NAME selects the output.", Panel.INPUT, commands=On.MAKING,
+        parse=val.parse_postprocess, check=val.parse_postprocess, metavar="STEPS")
     strict: bool = switch(
         "no-strict", "Accept missing, unexpected or misshapen weights, with a note.",
         commands=On.LOADING - On.BENCHMARK,
@@ -180,6 +190,11 @@ class ConversionOptions:
         (), "for",
         "Experimental: a runtime that must load the artifact, as onnxruntime==1.20. Repeatable.",
         Panel.CAPTURE, commands=On.EXPORT, many=True, partial=True, metavar="RUNTIME==VERSION")
+    meta: ModelMeta | None = option(
+        None, "meta",
+        "Metadata to put into artifacts: classes, preprocess, tokenizer, license or extra.NAME, or "
+        "a TOML or JSON file of these keys. Repeatable.", Panel.OUTPUT, commands=On.MAKING,
+        key=False, many=True, parse=val.parse_meta, metavar="FILE|KEY=VALUE")
 
 
 @dataclass(frozen=True, kw_only=True)

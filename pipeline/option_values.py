@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ..core.errors import Hint, Option, UsageError, unknown_name_error
 from ..core.kinds import Capture, Precision
+from ..core.model_meta import ModelMeta
 
 AUTO = "auto"
 CAPTURES = (AUTO, *(one.value for one in Capture))
@@ -108,9 +109,23 @@ def check_drop(text: str) -> None:
 
 def check_preprocess(text: str) -> None:
     """As `--preprocess`."""
-    from ..calibration.preprocess import Preprocess
+    from ..core.preprocess import Preprocess
 
     Preprocess.parse(text)
+
+
+def parse_meta(texts: Sequence[str]) -> ModelMeta:
+    """`license=MIT`, or files of such keys."""
+    from .model_metadata import read_meta
+
+    return read_meta(texts)
+
+
+def parse_postprocess(text: str) -> str:
+    """`softmax,topk=5`, in the form that a record keeps."""
+    from ..core.postprocess import Postprocess
+
+    return str(Postprocess.parse(text))
 
 
 def check_quantizer(text: str) -> None:

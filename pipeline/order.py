@@ -57,11 +57,14 @@ class Wanted:
 class Source(SourceOptions):
     """The eager side of an order: the checkpoint, and the options that build and feed the module.
 
-    A checkpoint whose digest is `recorded` was opened before, and needs no consent.
+    A checkpoint whose digest is `recorded` was opened before, and needs no consent. `preprocess`
+    are the steps to include before the model, which make its input `preprocess_input`.
     """
 
     checkpoint: Path
     recorded: str = ""
+    preprocess: str = ""
+    preprocess_input: str = ""
 
 
 def _range_error(option: str, allowed: str, given: float, example: float) -> UsageError:
@@ -303,6 +306,7 @@ class Order(ConversionOptions):
         entries = {
             "to": " ".join(f"{w.target}:{w.precision}" for w in self.wanted),
             **summarize(self),
+            "meta": "",  # the manifest holds it as a record
             "capture": str(self.capture or "auto"),
             "opset": str(self.opset or "default"),
             "external_data": str(self.external_data).lower(),

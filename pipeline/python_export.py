@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,12 @@ from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from ..core.events import Tell, ignore_events
 from ..core.kinds import Precision
 from ..core.manifest import Failure, Manifest, Pending
+from ..core.model_meta import ModelMeta
 from ..core.verdict import Verdict
 from .limit_text import Measuring
-from .make_order import build_order
-from .option_values import parse_capture
+from .make_order import build_order, include_steps, preprocess_as_declared
+from .model_metadata import flatten_meta, make_meta
+from .option_values import parse_capture, parse_postprocess
 from .order import Judging, Lowering, Order, Source, Wanted
 from .run_order import run as run_here
 from .user_samples import Example, keep_with_record, store_module, store_samples
@@ -40,6 +42,8 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     drop_outputs: Sequence[str] = (),
     weights_key: str | None = None,
     samples: PathLike | Example | None = None,
+    include_preprocess: bool = False,
+    postprocess: str = "",
     strict: bool = True,
     allow_pickle: bool = False,
     trust: bool = False,
@@ -52,6 +56,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     external_data: bool = False,
     narrow: bool = False,
     guard: bool = False,
+    meta: Mapping[str, object] | ModelMeta | None = None,
     capture_timeout: float = CAPTURE_TIMEOUT,
     overwrite: bool = False,
     lowering: Lowering | None = None,
@@ -79,6 +84,9 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         drop_outputs: names of outputs to leave out.
         weights_key: the weights to take where the checkpoint holds several sets.
         samples: real samples beside specs: a file, `package.module:loader`, or example inputs.
+        include_preprocess: put the preprocessing that `meta` declares into the artifact, whose
+            input is then the uint8 image in RGB, (N, height, width, channels).
+        postprocess: steps after the model to put into it, as `"softmax,topk=5"`.
         strict: refuse missing or unexpected weights.
         allow_pickle: read full pickles.
         trust: open a checkpoint that is a program: TorchScript, `.pt2`.
@@ -92,6 +100,8 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         external_data: keep ONNX weights in a file of their own.
         narrow: accept artifacts that hold in a part of the domain, which is then their own.
         guard: put a check of the domain into an ONNX, so that its runtime fails outside of it.
+        meta: class names, preprocessing, tokenizer, licence to put into artifacts: keys as of
+            `[models.NAME.meta]`, or a record.
         capture_timeout: seconds of torch's symbolic solver in one attempt at a capture.
         overwrite: move another checkpoint's artifacts in `out` away.
         lowering: calibration data and quantizer of INT8, what stays in floating point.
@@ -134,6 +144,8 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
                 static=tuple(static),
                 drop_outputs=tuple(drop_outputs),
                 weights_key=weights_key,
+                include_preprocess=include_preprocess,
+                postprocess=parse_postprocess(postprocess) if postprocess else "",
             ),
             wanted=wanted,
             out=folder,
@@ -144,6 +156,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             external_data=external_data,
             narrow=narrow,
             guard=guard,
+            meta=_read_meta(meta),
             capture_timeout=capture_timeout,
             overwrite=overwrite,
             lowering=lowering or Lowering(),
@@ -152,7 +165,15 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             custom_ops=dict(custom_ops or {}),
             runtimes=tuple(runtimes),
         )
-        return make_result(_execute(order, tell, bounds), folder)
+        order = replace(order, source=include_steps(order.source, order.meta))
+        return make_result(_execute(preprocess_as_declared(order), tell, bounds), folder)
+
+
+def _read_meta(meta: Mapping[str, object] | ModelMeta | None) -> ModelMeta | None:
+    """The declared metadata; paths in it are relative to the working folder."""
+    if meta is None or isinstance(meta, ModelMeta):
+        return meta
+    return make_meta(dict(flatten_meta(meta, Path())))
 
 
 def _split_inputs(
@@ -227,6 +248,7 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
     against: Source | None = None,
     lowering: Lowering | None = None,
     settings: Mapping[str, str] | None = None,
+    meta: Mapping[str, object] | ModelMeta | None = None,
     judging: Judging | None = None,
     measuring: Measuring | None = None,
     isolate: bool = False,
@@ -243,6 +265,7 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
         against: the eager side; None takes the manifest beside `path`.
         lowering: calibration data and quantizer of INT8, what stays in floating point.
         settings: options that the format alone has, as text.
+        meta: as of `export`; what the manifest beside `path` records is kept.
         judging: feeds, seed, tolerances, device.
         measuring: what to measure on labelled data, and the most that may be lost.
         isolate: work in a process of its own; so it does with `timeout` or `memory`.
@@ -262,6 +285,7 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
         lowering=lowering or Lowering(),
         settings=settings or {},
         measuring=measuring,
+        meta=_read_meta(meta),
     )
     bounds = _process_limits(timeout, memory, isolate=isolate)
     return make_result(_execute(build_order(Path(path), order), tell, bounds), order.out)

@@ -18,6 +18,7 @@ from ..core.manifest import Manifest, Pending
 from ..core.nested_values import is_loader_spec
 from ..core.records import REJECTED_FOLDER, Artifact, Checkpoint, sha256_of
 from ..core.verdict import Tolerance
+from .image_samples import digest_samples
 from .limit_text import Measuring
 from .manifest_file import MANIFEST_FILE, read_manifest
 from .order import Judging, Order, ResumeState, Source
@@ -170,6 +171,10 @@ def source_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Source:
         method=recorded.method,
         drop_outputs=recorded.drop_outputs,
         weights_key=recorded.weights_key,
+        include_preprocess=bool(recorded.preprocess),
+        preprocess=recorded.preprocess,
+        preprocess_input=recorded.preprocess_input,
+        postprocess=recorded.postprocess,
         trust=moved.trust,
         recorded=recorded.digest,
         samples=samples,
@@ -207,7 +212,7 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
     samples = manifest.feeds.samples_digest
     if source.samples is None or samples is None or is_loader_spec(str(source.samples)):
         return  # the output of a loader is checked when it is fed
-    if not source.samples.exists() or sha256_of(source.samples) != samples:
+    if not source.samples.exists() or digest_samples(source.samples) != samples:
         raise CheckpointError(
             f"the samples {source.samples} were removed or changed since the export",
             hint=Hint("give their location: ", Option("samples", "FILE")),

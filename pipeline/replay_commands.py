@@ -9,6 +9,7 @@ from ..core.manifest import Manifest
 from ..core.nested_values import is_loader_spec
 from ..reports.result_rows import EXAMPLE_FOLDER, ReplayCommand
 from ..reports.text_format import escape_control
+from .manifest_file import MANIFEST_FILE
 from .option_spec import OptionSpec, ValueKind
 from .option_table import options_of
 
@@ -55,6 +56,10 @@ def _export_command(manifest: Manifest) -> str:
         words += ["--model-arg", f"{key}={value}"]
     words += ["--weights-key", checkpoint.weights_key] if checkpoint.weights_key else []
     words += ["--method", checkpoint.method] if checkpoint.method else []
+    words += ["--include-preprocess"] if checkpoint.preprocess else []
+    words += ["--postprocess", checkpoint.postprocess] if checkpoint.postprocess else []
+    if not manifest.meta.is_empty:
+        words += ["--meta", f"{EXAMPLE_FOLDER}/{MANIFEST_FILE}"]
     for name in checkpoint.drop_outputs:
         words += ["--drop-output", name]
     words += [] if checkpoint.strict else ["--no-strict"]

@@ -15,6 +15,7 @@ from ..core.errors import ErrorCode, UsageError
 from ..core.events import Noted, Tell
 from ..core.findings import Warned
 from ..core.manifest import Failure, Manifest, Pending
+from ..core.model_meta import ModelMeta
 from ..core.nested_values import is_loader_spec
 from ..core.records import (
     REJECTED_FOLDER,
@@ -225,6 +226,10 @@ def _checkpoint_options(checkpoint: Checkpoint) -> tuple[str, ...]:
         f"--model {checkpoint.factory}" if checkpoint.factory else "no --model",
         " ".join(f"--model-arg {key}={value}" for key, value in arguments) or "no --model-arg",
         f"--weights-key {checkpoint.weights_key}" if checkpoint.weights_key else "no --weights-key",
+        f"--include-preprocess with {checkpoint.preprocess}"
+        if checkpoint.preprocess
+        else "no --include-preprocess",
+        f"--postprocess {checkpoint.postprocess}" if checkpoint.postprocess else "no --postprocess",
         f"--method {checkpoint.method}" if checkpoint.method else "no --method",
         " ".join(f"--drop-output {name}" for name in sorted(checkpoint.drop_outputs))
         or "no --drop-output",
@@ -252,6 +257,7 @@ def begin_record(
         environment=describe_environment(),
         fingerprint=eager.fingerprint,
         notes=eager.notes,
+        meta=order.meta or ModelMeta(),
     )
     return continue_manifest(order, folder, fresh, known, tell)
 

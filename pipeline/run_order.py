@@ -13,6 +13,7 @@ from ..core.contract import EAGER, Deferred, Target
 from ..core.events import Entered, Tell, ignore_events
 from ..core.kinds import QUANTIZED
 from ..core.manifest import Manifest
+from ..core.model_meta import ModelMeta
 from ..core.process import relax_gc
 from ..core.records import REJECTED_FOLDER, Artifact, sha256_of
 from ..core.target_extensions import SettingsChecked
@@ -21,8 +22,10 @@ from .build_step import build_above_one, build_step
 from .cache.result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore
 from .debug.rejection import RejectionContext, add_guilty_layer
 from .eager_reference import EagerReference, open_reference, read_checkpoint
+from .enclosed_checks import check_enclosed
 from .held_out import load_samples, refer_held_out, relocate_record, select_held_out
 from .labelled_accuracy import enter_labelled
+from .meta_checks import complete_meta, note_other_meta
 from .order import Order
 from .other_capture import build_from_other_capture
 from .output_folder import OutputFolder, open_folder
@@ -78,9 +81,8 @@ def run(
         known = read_known_record(order, folder, checkpoint)
         folder.claim(step.file for step in plan)
         eager = open_reference(order.source, checkpoint, order.judging, progress, order.signature)
-        for step in plan:
-            if isinstance(step.target, SettingsChecked):
-                step.target.check_settings(eager.signature, order.settings)
+        order = _check_by_model(order, plan, eager, progress)
+        note_other_meta(known, order, progress)
         manifest = begin_record(order, folder, eager, known, tell)
         manifest = update_branches(manifest, eager, order.judging.accept, progress)
         manifest = replace(
@@ -106,6 +108,21 @@ def run(
             if not any(later.captures for later in left[done:]):
                 context.memory.programs.clear()  # no later step uses them
         return manifest
+
+
+def _check_by_model(
+    order: Order, plan: Sequence[Step], eager: EagerReference, progress: Progress
+) -> Order:
+    """Check what can be checked once the model is open; return the order with its metadata whole.
+
+    Raises:
+        UsageError: a setting or the metadata contradicts the model.
+    """
+    for step in plan:
+        if isinstance(step.target, SettingsChecked):
+            step.target.check_settings(eager.signature, order.settings)
+    check_enclosed(eager, progress)
+    return replace(order, meta=complete_meta(order.meta or ModelMeta(), eager))
 
 
 def make_workspace(order: Order, folder: OutputFolder, progress: Progress) -> Workspace:

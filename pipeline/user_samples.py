@@ -20,6 +20,7 @@ from ..core.records import sha256_of
 from ..core.signature import FLOATS, Signature
 from ..validators.feed_values import check_samples
 from ..validators.feeds import LEAST_FEEDS, SAMPLE, NamedFeed
+from .image_samples import digest_samples, list_images, raw_images, read_images
 from .manifest_file import MANIFEST_FILE
 from .order import Judging, Source
 from .output_folder import check_output_path, translate_write_errors
@@ -159,6 +160,8 @@ def load_user_samples(
     if source.samples is None:
         return None
     origin = str(source.samples)
+    if source.preprocess and list_images(source.samples):
+        return _load_images(source, source.samples, loaded)
     if not is_loader_spec(origin):
         first = read_samples(source.samples, loaded.parameters)
         return UserSamples(origin=origin, digest=sha256_of(source.samples), first=first)
@@ -177,6 +180,35 @@ def load_user_samples(
     return UserSamples(
         origin=origin, digest=found.digest, first=first, more=tuple(more), notes=found.notes
     )
+
+
+def read_first_sample(source: Source, path: Path, names: Sequence[str]) -> Feed:
+    """Read the first sample of a file or folder, by the names of the inputs.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    if source.preprocess and list_images(path):
+        return read_images(path, names[0], raw_images(source.preprocess))[0]
+    return read_samples(path, names)
+
+
+def _load_images(source: Source, path: Path, loaded: LoadedModule) -> UserSamples:
+    """Load an image, or those of a folder, for a model that does the preprocessing itself.
+
+    Raises:
+        UsageError: one cannot be read, or the model has other inputs that must be given.
+    """
+    others = [one.name for one in loaded.takes if one.required][1:]
+    if others:
+        raise UsageError(
+            f"{path} holds images alone, and the model also takes {', '.join(others)}",
+            hint="save the samples as .npz with one array per input",
+            option="samples",
+        )
+    name = source.preprocess_input or loaded.parameters[0]
+    first, *more = read_images(path, name, raw_images(source.preprocess))
+    return UserSamples(origin=str(path), digest=digest_samples(path), first=first, more=tuple(more))
 
 
 def sample_without_model(samples: Path, names: Sequence[str]) -> dict[str, Array]:

@@ -35,7 +35,7 @@ from .project_records import (
     SettingLayer,
     Settings,
 )
-from .setting_keys import ENGINE_KEYS, PARTIAL_KEYS, TOLERANCE
+from .setting_keys import ENGINE_KEYS, META, PARTIAL_KEYS, TOLERANCE
 from .setting_layers import Overrides, read_values, resolve_settings_leniently
 
 
@@ -227,10 +227,16 @@ def make_model_order(
     Raises:
         UsageError: the settings contradict each other.
     """
-    given = read_values(said)
+    given = {**read_values(said), **_read_meta(said)}
     checkpoint = Path(str(given.get("checkpoint", "")))
     order = make_order(given, checkpoint, wanted, limits=_make_limits(said), cache=cache)
     return replace(order, out=out)
+
+
+def _read_meta(said: Mapping[KeyPath, Setting]) -> dict[str, object]:
+    """Return the metadata as texts of `--meta`; nothing if none is set."""
+    texts = tuple(f"{path[1]}={one.value}" for path, one in said.items() if path[0] == META)
+    return {META: texts} if texts else {}
 
 
 def _make_limits(said: Mapping[KeyPath, Setting]) -> tuple[Limits, dict[str, Limits]]:

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from ..core.errors import ErrorCode, Place, UsageError, first_line
 from ..pipeline.limit_text import parse_limits
+from ..pipeline.model_metadata import flatten_meta, make_meta, split_meta
 from ..pipeline.option_spec import OptionSpec
 from ..serving.ensembles import EnsembleSpec
 from .ensemble_tables import read_ensemble
@@ -22,6 +23,7 @@ from .setting_keys import (
     GATE_KEYS,
     GATES,
     LIMIT_KEYS,
+    META,
     MODEL_KEYS,
     RESERVED_NAMES,
     RUN_KEYS,
@@ -187,6 +189,8 @@ class _ProjectReader:
                 yield from self._texts(table[name], (*at, name))
             elif name in table:
                 self._table(table, (*at, name))
+        if META in table:
+            yield from self._meta(table[META], (*at, META))
 
     def _keys(
         self,
@@ -224,6 +228,20 @@ class _ProjectReader:
             for output, name, value in parse_limit_texts(texts if isinstance(texts, tuple) else ()):
                 under = (TOLERANCE, output) if output else (TOLERANCE,)
                 yield _make_setting((*under, name), value, path, place)
+
+    def _meta(self, raw: object, path: KeyPath) -> Iterator[Setting]:
+        """Read the metadata: a table of its keys, or texts as the option takes them."""
+        base = self.path.parent
+        with self.faults.at(self.place(path).of(META)), self.faults.record_rejection(path):
+            if isinstance(raw, dict):
+                pairs = dict(flatten_meta(raw, base))
+            else:
+                texts = parse_value(OptionSpec(name=META, many=True), raw, base)
+                pairs = split_meta(texts if isinstance(texts, tuple) else (), base)
+            make_meta(pairs)
+            for name, text in pairs.items():
+                place = self.place((*path, name))
+                yield _make_setting((META, name), text, path, place)
 
     def _unknown(self, path: KeyPath, known: Collection[str]) -> None:
         name = path[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..pipeline.model_metadata import PLAIN_KEYS
 from ..pipeline.option_spec import OptionSpec, ValueKind
 from .setting_keys import (
     DEFAULT_KEYS,
@@ -12,6 +13,7 @@ from .setting_keys import (
     GATE_KEYS,
     GATES,
     LIMIT_KEYS,
+    META,
     MODEL_KEYS,
     RUN_KEYS,
     TABLES,
@@ -69,6 +71,7 @@ def _table_schema(keys: Mapping[str, OptionSpec]) -> dict[str, object]:
             ],
         },
     }
+    tables[META] = _meta_schema()
     return {"type": "object", "additionalProperties": False, "properties": {**plain, **tables}}
 
 
@@ -104,6 +107,17 @@ def _ensembles_schema() -> dict[str, object]:
         "propertyNames": {"pattern": _NAME_PATTERN},
         "additionalProperties": ensemble,
     }
+
+
+def _meta_schema() -> dict[str, object]:
+    """Make the schema of the metadata: a table of its keys, or texts."""
+    names = {"type": "array", "minItems": 1, "items": _TEXT_SCHEMA}
+    plain: dict[str, object] = dict.fromkeys(PLAIN_KEYS, _TEXT_SCHEMA)
+    plain["classes"] = {"anyOf": [_TEXT_SCHEMA, names]}
+    plain["preprocess"] = {"anyOf": [_TEXT_SCHEMA, {"type": "object"}]}
+    plain["extra"] = {"type": "object", "additionalProperties": _TEXT_SCHEMA}
+    table = {"type": "object", "additionalProperties": False, "properties": plain}
+    return {"description": TABLES[META], "anyOf": [table, _TEXT_SCHEMA, names]}
 
 
 def _limits_schema() -> dict[str, object]:

@@ -52,12 +52,14 @@ GATE_KEYS = {
         ),
     )
 }  # fmt: skip
-GATES, TOLERANCE = "gates", "tolerance"
+GATES, TOLERANCE, META = "gates", "tolerance", "meta"
 TABLES = {
     GATES: "Limits that fail the run; sub-tables hold for artifacts of that name or pattern, as "
     "onnx-int8 or *-int8.",
     TOLERANCE: "Limits for all outputs, sub-tables for the output of that name; or a list of "
     "strings, as for --tolerance.",
+    META: "Metadata to put into artifacts: classes, preprocess, tokenizer, license, and a table "
+    "extra; or a list of strings, as for --meta.",
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..core.errors import ErrorCode, Place, UsageError, unknown_name_error
+from ..pipeline.model_metadata import make_meta, split_meta
 from ..pipeline.option_spec import OptionSpec, ValueKind, read_record
 from ..pipeline.option_table import OPTIONS
 from .project_faults import Faults
@@ -31,6 +32,7 @@ from .setting_keys import (
     GATE_KEYS,
     GATES,
     LIMIT_KEYS,
+    META,
     MODEL_KEYS,
     RUN_KEYS,
     TOLERANCE,
@@ -164,7 +166,7 @@ def _split_flag(text: str, models: Mapping[str, object]) -> tuple[str | None, Ke
             break
     if path[0] in models:
         return path[0], path[1:], text[at + 1 :]
-    if len(path) > 1 and path[0] not in (GATES, TOLERANCE):
+    if len(path) > 1 and path[0] not in (GATES, TOLERANCE, META):
         raise unknown_name_error("model", path[0], list(models) or ["(none)"])
     return None, path, text[at + 1 :]
 
@@ -192,6 +194,13 @@ def _parse_setting(
         for output, name, value in parse_limit_texts(texts if isinstance(texts, tuple) else ()):
             under = (TOLERANCE, output, name) if output else (TOLERANCE, name)
             yield Setting(path=under, value=value, layer=layer, place=place)
+        return
+    if path[:1] == (META,):
+        given = text if len(path) == 1 else f"{'.'.join(path[1:])}={text}"
+        pairs = split_meta((given,), _CURRENT_FOLDER)
+        make_meta(pairs)
+        for meta_key, meta_text in pairs.items():
+            yield Setting(path=(META, meta_key), value=meta_text, layer=layer, place=place)
         return
     key = _find_key(path)
     yield Setting(

@@ -14,7 +14,7 @@ from ..core.manifest import Manifest
 from . import html_artifacts, html_verdicts
 from .html_artifacts import layers_section, outputs_section
 from .html_verdicts import pill
-from .markup import Child, Markup, code_tag, join, table_tag, tag
+from .markup import Child, Markup, code_tag, details_tag, join, table_tag, tag
 from .result_rows import (
     EXAMPLE_FOLDER,
     Outcome,
@@ -58,6 +58,7 @@ def render_html(manifest: Manifest, commands: Sequence[ReplayCommand] = ()) -> s
         ("calibration", "Calibration", html_artifacts.calibration_section(rows)),
         ("attempts", "Attempts", html_artifacts.attempts_section(rows)),
         ("feeds", "Feeds", feeds_section(manifest)),
+        ("metadata", "Metadata", metadata_section(manifest)),
         ("lineage", "Lineage", html_artifacts.lineage_section(lineage_tree(manifest))),
         ("files", "Files", html_artifacts.files_section(rows)),
         ("commands", "Commands", _commands_section(commands)),
@@ -151,6 +152,18 @@ def feeds_section(manifest: Manifest) -> Markup:
     if plan.drawn:
         rows = map(_feed_cells, plan.drawn)
         parts.append(table_tag("Feeds", "feed", "kind", "sizes", "note", rows=rows))
+    return join(parts)
+
+
+def metadata_section(manifest: Manifest) -> Markup | None:
+    """Return what was declared of the model, with all class names, or None."""
+    meta = manifest.meta
+    if meta.is_empty:
+        return None
+    parts = [table_tag("Metadata", "what", "value", rows=meta.rows)]
+    if meta.classes:
+        names = [tag("li", name) for name in meta.classes]
+        parts.append(details_tag("Class names", tag("ol", names, start="0")))
     return join(parts)
 
 

@@ -17,13 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...checkpoints.sample_inputs import read_samples
 from ...checkpoints.user_code import register_folders
 from ...core.children.child_call import ParentConnection
 from ...core.contract import Feed
 from ...core.errors import ModelcError, RunnerError, first_line
 from ...core.nested_values import is_loader_spec
 from ...validators.feeds import FeedDrawer
+from ..user_samples import read_first_sample
 from .row_models import Agreement, Call, RowRequest, open_row
 from .timed_turns import TimedCall, take_turn, time_call, wait_until_idle, warm_up
 
@@ -148,7 +148,9 @@ def _draw_feeds(request: RowRequest) -> list[Feed]:
     signature, source = request.signature, request.source
     samples: Feed | None = None
     if source.samples is not None and not is_loader_spec(str(source.samples)):
-        samples = read_samples(source.samples, [spec.name for spec in signature.inputs])
+        samples = read_first_sample(
+            source, source.samples, [spec.name for spec in signature.inputs]
+        )
     drawer = FeedDrawer.of(signature, request.seed, samples)
     return [drawer.feed("benchmark", dict(point.sizes)).arrays for point in request.points]
 

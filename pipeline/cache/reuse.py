@@ -293,6 +293,8 @@ def _model_options(
         "method": model.method or "forward",
         "weights-key": model.weights_key or "none",
         "drop-output": " ".join(model.drop_outputs),
+        "include-preprocess": model.preprocess or "none",
+        "postprocess": model.postprocess or "none",
     }
 
 

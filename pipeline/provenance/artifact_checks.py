@@ -18,6 +18,7 @@ from ...core.manifest import Manifest
 from ...core.records import Artifact, FileRecord, is_as_recorded
 from ...core.target_extensions import Carrying, HostVersioned, list_host_changes
 from ...core.verdict import Verdict
+from ..model_metadata import META_KEY, decode_meta
 from .seals import (
     CAPTURE_KEY,
     CHECKPOINT_KEY,
@@ -29,8 +30,10 @@ from .seals import (
     SIGNATURE_KEY,
     STATED_KEYS,
     bond_digest,
+    canonical_digest,
     capture_method,
     digest_terms,
+    plain_json,
     signature_digest,
 )
 
@@ -166,7 +169,9 @@ def _check_metadata(artifact: Artifact, record: VerifiedRecord) -> Finding:
     except RunnerError as error:
         return FAILED, error.message
     expected = _make_expected_metadata(artifact, record.manifest)
-    wrong = [
+    declared = _compare_meta(stated, record.manifest)
+    wrong = [declared] if declared else []
+    wrong += [
         f"its {key} is {stated[key][:_MAX_SHOWN]}, {value[:_MAX_SHOWN]} in the manifest"
         for key, value in expected.items()
         if key in stated and stated[key] != value
@@ -178,6 +183,19 @@ def _check_metadata(artifact: Artifact, record: VerifiedRecord) -> Finding:
     if lacking:
         return LACKING, f"its metadata lacks {', '.join(lacking)}"
     return HOLDS, _describe_stated(stated, artifact, record)
+
+
+def _compare_meta(stated: Mapping[str, str], manifest: Manifest) -> str:
+    """Return how the declared metadata in a file differs from the manifest's; empty if not."""
+    try:
+        embedded = decode_meta(stated.get(META_KEY, ""))
+    except RunnerError as error:
+        return error.message
+    if embedded == manifest.meta:
+        return ""
+    digests = [canonical_digest(plain_json(one))[:_MAX_SHOWN] for one in (embedded, manifest.meta)]
+    held = f"has the digest {digests[0]}" if stated.get(META_KEY) else "is missing"
+    return f"its declared metadata {held}, that of the manifest {digests[1]}: export it again"
 
 
 def _make_expected_metadata(artifact: Artifact, manifest: Manifest) -> dict[str, str]:

@@ -182,10 +182,18 @@ def _model_component(artifact: Artifact, manifest: Manifest, source: Component) 
         version=artifact.digest,
         bom_ref=_artifact_ref(artifact),
         hashes=_hash_list(artifact.digest),
+        licenses=_licenses(manifest.meta.license),
         components=_file_components(artifact.files[1:], _artifact_ref(artifact)),
         pedigree=Pedigree(ancestors=[_ancestor_component(source)], notes=history),
         properties=_make_properties(properties),
     )
+
+
+def _licenses(expression: str) -> list[Any] | None:
+    """Return the declared licence; None without one."""
+    from cyclonedx.factory.license import LicenseFactory
+
+    return [LicenseFactory().make_from_string(expression)] if expression else None
 
 
 def _ancestor_component(source: Component) -> Component:

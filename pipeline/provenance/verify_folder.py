@@ -14,6 +14,7 @@ from ...core.errors import ErrorCode, UsageError
 from ...core.manifest import Manifest
 from ...core.nested_values import is_loader_spec
 from ...core.records import joint_digest, sha256_of
+from ..image_samples import digest_samples
 from ..manifest_file import COMMIT_FOLDER, MANIFEST_FILE, decode_manifest
 from ..output_folder import REPLACED_FOLDER
 from .artifact_checks import (
@@ -119,18 +120,40 @@ def _check_manifest(
 def _check_source(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
     """Check the checkpoint and the user's samples, if present."""
     yield _check_checkpoint(folder, manifest)
+    yield from _check_tokenizer(folder, manifest)
     samples, digest = manifest.feeds.samples, manifest.feeds.samples_digest
     if samples is None:
         return
     path = folder / samples
-    if is_loader_spec(samples) or digest is None or not path.is_file():
+    if is_loader_spec(samples) or digest is None or not path.exists():
         why = "a loader" if is_loader_spec(samples) else f"{samples} is not here"
         yield ProvenanceCheck(of="samples", what="files", found=UNCHECKED, detail=why)
-    elif sha256_of(path) == digest:
+    elif digest_samples(path) == digest:
         yield ProvenanceCheck(of="samples", what="files", found=HOLDS)
     else:
         detail = f"{samples} changed since the export"
         yield ProvenanceCheck(of="samples", what="files", found=FAILED, detail=detail)
+
+
+def _check_tokenizer(folder: Path, manifest: Manifest) -> Iterator[ProvenanceCheck]:
+    """Check the tokenizer's files, where they are beside the manifest or where they were."""
+    tokens = manifest.meta.tokenizer
+    if tokens is None or not tokens.files:
+        return
+    found, detail = HOLDS, f"{len(tokens.files)} as recorded"
+    places = [place for place in (folder / tokens.source, Path(tokens.source)) if place.exists()]
+    if not places:
+        found, detail = UNCHECKED, f"{tokens.source} is not here"
+    else:
+        root = places[0] if places[0].is_dir() else places[0].parent
+        changed = [
+            name
+            for name, digest in tokens.files.items()
+            if not (root / name).is_file() or sha256_of(root / name) != digest
+        ]
+        if changed:
+            found, detail = FAILED, f"{', '.join(changed)} changed"
+    yield ProvenanceCheck(of="tokenizer", what="files", found=found, detail=detail)
 
 
 def _check_checkpoint(folder: Path, manifest: Manifest) -> ProvenanceCheck:

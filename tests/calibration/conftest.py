@@ -13,10 +13,10 @@ from PIL import Image
 from modelc.calibration.calibration_options import FIRST, CalibrationOptions
 from modelc.calibration.calibration_report import CalibrationReport, FindingKind, SampleFinding
 from modelc.calibration.calibration_set import CalibrationSet, open_calibration, survey_samples
-from modelc.calibration.preprocess import Preprocess
 from modelc.calibration.sample_reader import LoaderHooks
 from modelc.core.contract import Feed
 from modelc.core.grammar import parse_input
+from modelc.core.preprocess import Preprocess
 from modelc.core.signature import Signature, merge_inputs
 
 

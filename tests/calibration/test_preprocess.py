@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from modelc.calibration.calibration_report import FindingKind
-from modelc.calibration.preprocess import PRESETS, Preprocess
 from modelc.calibration.sample_content import ImageReader, SampleError
 from modelc.core.errors import UsageError
+from modelc.core.preprocess import PRESETS, Preprocess
 
 from .conftest import photo
 

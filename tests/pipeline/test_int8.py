@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from modelc.calibration.calibration_options import CalibrationOptions
-from modelc.calibration.preprocess import Preprocess
 from modelc.converters.registry import target_named
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.events import Event, Finished, Noted
 from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import Manifest
+from modelc.core.preprocess import Preprocess
 from modelc.core.records import Artifact
 from modelc.pipeline.api import build
 from modelc.pipeline.benchmark.timed_turns import MIN_ROUNDS

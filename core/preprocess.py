@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from ..core.errors import UsageError, unknown_name_error
+from .errors import UsageError, unknown_name_error
 
 LAYOUTS = ("NCHW", "NHWC")
 CHANNELS = {"rgb": 3, "bgr": 3, "gray": 1}
@@ -83,6 +83,21 @@ class Preprocess:
             raise unknown_name_error("--preprocess preset", first, list(PRESETS))
         return _apply_pairs(PRESETS[first], _parse_pairs(rest, text))
 
+    @property
+    def image_size(self) -> tuple[int, ...]:
+        """The (height, width) that all images have afterwards; empty if they differ."""
+        return self.crop or (self.resize if len(self.resize) == _SIDES else ())
+
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """The least and the greatest value that pixels of 0 to 255 become."""
+        ends = [
+            (pixel * self.scale - mean) / std
+            for pixel in (0, 255)
+            for mean, std in _per_channel(self.mean or (0.0,), self.std or (1.0,))
+        ]
+        return min(ends), max(ends)
+
     def __str__(self) -> str:
         """Return text that `parse` reads back; `raw` for no steps."""
         parts = [
@@ -106,6 +121,13 @@ PRESETS: dict[str, Preprocess] = {
     "unit": Preprocess(scale=1 / 255),
     "raw": Preprocess(),
 }
+
+
+def _per_channel(mean: tuple[float, ...], std: tuple[float, ...]) -> list[tuple[float, float]]:
+    """Pair means and standard deviations; one value stands for all channels."""
+    count = max(len(mean), len(std))
+    means = mean * count if len(mean) == 1 else mean
+    return list(zip(means, std * count if len(std) == 1 else std, strict=True))
 
 
 def _preprocess_error(what: str, hint: str) -> UsageError:

@@ -1,0 +1,161 @@
+"""The module with image preprocessing before it and postprocessing after it, as one module."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+from ..core.call import Parameter
+from ..core.dims import Dim
+from ..core.errors import ErrorCode, Hint, Option, UsageError
+from ..core.postprocess import CLASS_IDS, PROBABILITIES, SCORES, Postprocess, class_axis
+from ..core.preprocess import CHANNELS, Preprocess
+from ..core.signature import InputSpec
+from .image_steps import preprocess_images, scaling_constants
+from .module_outputs import split_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from ..core.records import Checkpoint
+    from .loaded_module import LoadedModule
+
+    Tensors: TypeAlias = Mapping[str, torch.Tensor]
+
+_FIXED = {"main_input_name"}  # attributes by which a module is called
+# The steps of each wrapper class; not attributes, which a copy or a script would include.
+_STEPS: WeakKeyDictionary[type, EnclosedSteps] = WeakKeyDictionary()
+
+
+class EnclosedSteps:
+    """What a wrapper does around the module; `image` is the parameter that takes the image."""
+
+    def __init__(self, checkpoint: Checkpoint, takes: tuple[Parameter, ...]) -> None:
+        self.before = Preprocess.parse(checkpoint.preprocess) if checkpoint.preprocess else None
+        self.after = Postprocess.parse(checkpoint.postprocess) if checkpoint.postprocess else None
+        names = [one.name for one in takes if not one.kind.value.startswith("*")]
+        self.image = checkpoint.preprocess_input or next(iter(names), "")
+        if self.before is not None and self.image not in names:
+            raise UsageError(
+                f"metadata preprocess-input: the model has no input {self.image!r}",
+                hint=Hint("give ", Option("meta", f"preprocess-input={next(iter(names), 'x')}")),
+                option="meta",
+                code=ErrorCode.NOT_FOUND,
+            )
+        self.place = names.index(self.image) if self.image in names else 0
+
+    def replace_image(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], constants: Tensors
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a call with the image as the model takes it."""
+        if self.before is None:
+            return args, kwargs
+        if self.image in kwargs:
+            image = preprocess_images(kwargs[self.image], self.before, constants)
+            return args, {**kwargs, self.image: image}
+        given = list(args)
+        given[self.place] = preprocess_images(given[self.place], self.before, constants)
+        return tuple(given), kwargs
+
+    def replace_output(self, value: object) -> object:
+        """Return the outputs of the model with those of the postprocessing, by name."""
+        if self.after is None:
+            return value
+        tensors = split_outputs(value).tensors
+        name = find_class_output(tensors, self.after)
+        found: dict[str, torch.Tensor] = {}
+        for key, tensor in tensors.items():
+            found |= apply_postprocess(tensor, self.after) if key == name else {key: tensor}
+        return found
+
+
+def find_class_output(tensors: Tensors, steps: Postprocess) -> str:
+    """Return the output that the steps apply to.
+
+    Raises:
+        ValueError: there is none of its name, or several without one.
+    """
+    if steps.output:
+        if steps.output not in tensors:
+            raise ValueError(f"--postprocess: the model has no output {steps.output!r}")
+        return steps.output
+    able = [name for name, one in tensors.items() if one.is_floating_point() and one.dim() > 1]
+    if len(able) != 1:
+        names = ", ".join(able or tensors)
+        raise ValueError(f"--postprocess needs output=NAME, as the model has {names}")
+    return able[0]
+
+
+def apply_postprocess(scores: torch.Tensor, steps: Postprocess) -> dict[str, torch.Tensor]:
+    """Apply activation and selection along the class dim."""
+    import torch
+
+    axis = class_axis(scores.dim())
+    if steps.activation == "softmax":
+        scores = torch.softmax(scores, dim=axis)
+    elif steps.activation == "sigmoid":
+        scores = torch.sigmoid(scores)
+    if steps.argmax:
+        return {CLASS_IDS: torch.argmax(scores, dim=axis)}
+    if steps.best:
+        best, indices = torch.topk(scores, steps.best, dim=axis)
+        return {SCORES: best, CLASS_IDS: indices}
+    return {PROBABILITIES: scores}
+
+
+def enclose(loaded: LoadedModule, checkpoint: Checkpoint) -> LoadedModule:
+    """Return the module within its pre- and postprocessing, if the checkpoint asks for any.
+
+    Raises:
+        UsageError: it has no input of the image's name.
+    """
+    if not checkpoint.preprocess and not checkpoint.postprocess:
+        return loaded
+    steps = EnclosedSteps(checkpoint, loaded.takes)
+    known = dict(loaded.known)
+    if steps.before is not None and steps.image in known:
+        known[steps.image] = _image_spec(known[steps.image], steps.before)
+    return replace(loaded, module=_wrap(loaded.module, steps), known=known)
+
+
+def _image_spec(spec: InputSpec, steps: Preprocess) -> InputSpec:
+    """Return the input as an image: uint8, of any size, in the batch of the model's own input."""
+    batch = spec.dims[0] if spec.dims else Dim.any_size("batch")
+    channels = Dim.of_size(CHANNELS[steps.channels])
+    dims = (batch, Dim.any_size("height"), Dim.any_size("width"), channels)
+    return InputSpec(name=spec.name, dtype="uint8", dims=dims)
+
+
+def _wrap(module: torch.nn.Module, steps: EnclosedSteps) -> torch.nn.Module:
+    from torch import nn
+
+    constants = {} if steps.before is None else scaling_constants(steps.before)
+
+    class Enclosed(nn.Module):
+        """Calls the user's module between its pre- and postprocessing."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+            self.training = module.training
+            for key, tensor in constants.items():
+                self.register_buffer(key, tensor, persistent=False)
+            for name in _FIXED & set(dir(module)):
+                setattr(self, name, getattr(module, name))
+
+        def forward(self, *args: Any, **kwargs: Any) -> object:
+            """Preprocess the image, call the module, postprocess its output."""
+            held = {key: getattr(self, key) for key in constants}
+            args, kwargs = steps.replace_image(args, kwargs, held)
+            return steps.replace_output(self.model(*args, **kwargs))
+
+    _STEPS[Enclosed] = steps
+    return Enclosed()
+
+
+def find_steps(module: torch.nn.Module) -> EnclosedSteps | None:
+    """Return the steps of a wrapper that `enclose` made; None for other modules."""
+    return _STEPS.get(type(module))
