@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .domain import Domain
 from .findings import Accuracy, TradeOff
+from .hub_ids import HubOrigin
 from .kinds import Precision
 from .verdict import Tolerance
 
@@ -45,8 +46,9 @@ class FileRecord:
 class Checkpoint:
     """Weights on disk and how to build their module. Holds no torch object.
 
-    `path` is relative to the manifest's folder once written there. `digest` is the SHA-256 of the
-    one file, or of the sorted list of names and SHA-256s of several.
+    `path` is relative to the manifest's folder once written there, or the id of a commit on the
+    hub. `digest` is the SHA-256 of the one file, or of the sorted list of names and SHA-256s of
+    several. `hub` is the commit that it was downloaded from.
     """
 
     path: str
@@ -60,6 +62,12 @@ class Checkpoint:
     method: str | None = None  # called instead of forward
     drop_outputs: tuple[str, ...] = ()  # names of outputs to drop
     weights_key: str | None = None  # the one used of several sets of weights
+    hub: HubOrigin | None = None
+
+    @property
+    def title(self) -> str:
+        """Its id on the hub, or the last part of its path."""
+        return self.hub.id if self.hub else self.path.replace("\\", "/").rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from .cache.result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore
 from .debug.rejection import RejectionContext, add_guilty_layer
 from .eager_reference import EagerReference, open_reference, read_checkpoint
 from .held_out import load_samples, refer_held_out, relocate_record, select_held_out
+from .hub_source import locate_source
 from .labelled_accuracy import enter_labelled
 from .order import Order
 from .other_capture import build_from_other_capture
@@ -51,7 +52,7 @@ from .run_context import (
     record_result,
 )
 from .run_progress import Progress
-from .stated_inputs import load_functions
+from .stated_inputs import check_input_specs, load_functions
 
 
 def run(
@@ -71,7 +72,7 @@ def run(
     plan = make_plan(order, targets)
     with relax_gc(), ExitStack() as held, open_folder(order.out) as folder:
         progress = Progress(tell=tell, logs=folder.logs)
-        order = replace(order, resume=drop_stale_keys(order.resume, progress))
+        order = _locate(order, progress)
         checkpoint = read_checkpoint(order.source, progress)
         tracker = held.enter_context(open_tracker(order, checkpoint))
         load_functions(order.custom_ops)  # fail before eager runs if one is missing
@@ -106,6 +107,17 @@ def run(
             if not any(later.captures for later in left[done:]):
                 context.memory.programs.clear()  # no later step uses them
         return manifest
+
+
+def _locate(order: Order, progress: Progress) -> Order:
+    """Return the order without stale keys, and with its checkpoint on this disk.
+
+    Raises:
+        ModelcError: an input spec is wrong, or the hub does not give the checkpoint.
+    """
+    check_input_specs(order.source)
+    resume = drop_stale_keys(order.resume, progress)
+    return replace(order, resume=resume, source=locate_source(order.source, progress.tell))
 
 
 def make_workspace(order: Order, folder: OutputFolder, progress: Progress) -> Workspace:

@@ -25,6 +25,7 @@ from ...core.events import Tell, ignore_events
 from ...core.process import count_cores
 from ...core.records import load_text
 from ..eager_reference import read_checkpoint
+from ..hub_source import locate_source
 from ..recorded_run import (
     Moved,
     check_same,
@@ -71,6 +72,7 @@ def benchmark_folder(
     threads, watch = options.threads or count_cores(), LoadWatch()
     with tempfile.TemporaryDirectory(prefix="modelc-benchmark-") as name:
         progress = Progress(tell=on_event, logs=Path(name, "logs"))
+        source = locate_source(source, on_event)
         checkpoint = read_checkpoint(source, progress)
         check_same(checkpoint, manifest, source)
         requests = [
