@@ -6,11 +6,12 @@ import hashlib
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.atomic_write import atomic_write
 from ..core.errors import CheckpointError, ErrorCode, ModelcError, UsageError
 from ..core.events import Advanced, Finished, Noted, Started, Tell
 from ..core.hub_ids import HubId, HubOrigin, is_commit
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _TIMEOUT = 30.0  # seconds without an answer
 _LOOK_UP_TIMEOUT = 10.0
 _PACE = 0.2  # seconds between two reports of progress
+_DEFAULT_REVISION = "main"
 _SHOWN = 12  # digits of a commit in messages
 _CHUNK = 1 << 20
 
@@ -126,7 +128,23 @@ def _look_up(hub: HubId) -> HubListing:
     commit = found.sha or ""
     if not is_commit(commit) or (is_commit(hub.revision) and commit != hub.revision):
         raise broken_error(hub, doing, f"the hub names the commit {commit[:80]!r}")
+    _keep_revision(hub, commit)
     return HubListing(origin=hub.pin(commit), files=files)
+
+
+def _keep_revision(hub: HubId, commit: str) -> None:
+    """Write what a revision stands for to the cache, for runs without a network, as the hub does.
+
+    The cache may be read-only.
+    """
+    if hub.revision == commit:
+        return
+    folder = snapshot_folder(hub.pin(commit)).parent.parent
+    path = folder / "refs" / (hub.revision or _DEFAULT_REVISION)
+    with suppress(OSError):
+        if not path.is_file() or path.read_text(encoding="utf-8") != commit:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(path, commit.encode())
 
 
 def _is_cached(name: str, listing: HubListing) -> bool:
@@ -150,7 +168,7 @@ def _announce(
     at = "" if hub.revision == commit else f" is {commit[:_SHOWN]}"
     size = sum(listing.files[name].size for name in missing)
     rest = f"{len(missing)} of {len(names)} files to download, {size_text(size)}"
-    tell(Noted(text=f"{hub.id}{at}: {rest if missing else f'{len(names)} files in the cache'}"))
+    tell(Noted(text=f"{hub.id}{at}: {rest if missing else 'in the cache'}"))
     folder = snapshot_folder(listing.origin)
     while not folder.exists():
         folder = folder.parent

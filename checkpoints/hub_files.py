@@ -125,7 +125,8 @@ def _find_pickles(here: Sequence[str]) -> list[str]:
     """Return the pickled weights, those of transformers first; one empty name if there are none."""
     known = (_PICKLED_FILE, _PICKLED_FILE + _INDEX)
     first = [name for name in known if name in here]
-    return [*first, *(name for name in here if name.endswith(_PICKLE_SUFFIXES))] or [""]
+    others = (name for name in here if name.endswith(_PICKLE_SUFFIXES) and name not in first)
+    return [*first, *others] or [""]
 
 
 def _shards_of(index: str, here: Sequence[str]) -> list[str]:
@@ -145,8 +146,8 @@ def _check_consent(names: Sequence[str], hub: HubId, *, allow_pickle: bool) -> N
     pickled = [one for one in names if one.removesuffix(_INDEX).endswith(_PICKLE_SUFFIXES)]
     if pickled and not allow_pickle:
         raise ConsentError(
-            f"{hub.id} has no safetensors, only {join_some(pickled, _MAX_NAMED)}, which may be "
-            "a pickle that runs code when it is read",
+            f"{hub.id}: {join_some(pickled, _MAX_NAMED)} may be a pickle, which can run code when "
+            "it is read, and is not downloaded",
             hint=Hint("add ", Option("allow-pickle"), " if you trust its author"),
             option="allow-pickle",
             code=ErrorCode.CONSENT_REQUIRED,
