@@ -168,7 +168,8 @@ def _announce(
     at = "" if hub.revision == commit else f" is {commit[:_SHOWN]}"
     size = sum(listing.files[name].size for name in missing)
     rest = f"{len(missing)} of {len(names)} files to download, {size_text(size)}"
-    tell(Noted(text=f"{hub.id}{at}: {rest if missing else 'in the cache'}"))
+    if missing or at:
+        tell(Noted(text=f"{hub.id}{at}: {rest if missing else 'in the cache'}"))
     folder = snapshot_folder(listing.origin)
     while not folder.exists():
         folder = folder.parent

@@ -166,10 +166,11 @@ def _several_error(names: Sequence[str], hub: HubId) -> UsageError:
 def _no_such_place_error(names: Collection[str], hub: HubId) -> UsageError:
     whole = HubId(repo=hub.repo, revision=hub.revision)
     folders = {str(PurePosixPath(name).parent) for name in names} - {"."}
-    near = nearest_names(hub.place, {*names, *folders})
-    hint = f"did you mean {HubId(repo=hub.repo, revision=hub.revision, place=near[0]).id}?"
+    hint = f"give the repository itself: {whole.id}"
+    for near in nearest_names(hub.place, {*names, *folders}):
+        hint = f"did you mean {HubId(repo=hub.repo, revision=hub.revision, place=near).id}?"
     return UsageError(
         f"{whole.id} has no file or folder {hub.place!r}" if hub.place else f"{whole.id} is empty",
-        hint=hint if near else f"give the repository itself: {whole.id}",
+        hint=hint,
         code=ErrorCode.NOT_FOUND,
     )

@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
+import pytest
+
 LARGE = (".safetensors", ".bin")  # as files of Git LFS, which the server redirects to its store
 
 
@@ -70,7 +72,7 @@ class HubServer:
         )
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self.store = self.url.replace("127.0.0.1", "localhost")  # large files: another host
-        self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
 
     def model(self, name: str) -> HubModel:
         """Return the model of that name, which is made if it is not there."""
@@ -92,7 +94,7 @@ def serve_hub() -> Iterator[HubServer]:
     """Serve a hub without models until the block ends."""
     server = HubServer()
     server.start()
-    stopped = []
+    stopped: list[None] = []
     stop = server.stop
     server.stop = lambda: stopped.append(stop())  # type: ignore[method-assign] # once
     try:
@@ -116,7 +118,7 @@ def git_sha1(data: bytes) -> str:
 class _Handler(BaseHTTPRequestHandler):
     """Answers one connection; `hub` is set by a subclass."""
 
-    protocol_version = "HTTP/1.1"
+    protocol_version = "HTTP/1.0"  # no connection outlives its answer
     hub: ClassVar[HubServer]
 
     def log_message(self, *_: object) -> None:
@@ -220,7 +222,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        self.close_connection = least is not None
         delay, sent = self.hub.faults.delay, body[:least]
         step = 1 << 12 if delay else len(sent) or 1
         for at in range(0, len(sent), step):
@@ -234,3 +235,22 @@ def _describe_file(name: str, data: bytes) -> dict[str, object]:
         sha256 = hashlib.sha256(data).hexdigest()
         listed["lfs"] = {"size": len(data), "sha256": sha256, "pointerSize": 130}
     return listed
+
+
+@contextmanager
+def use_hub(cache: Path) -> Iterator[HubServer]:
+    """Serve a hub that huggingface_hub asks, in this process and in children, with this cache."""
+    from huggingface_hub import constants
+
+    with serve_hub() as hub, pytest.MonkeyPatch.context() as patch:
+        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        patch.setattr(constants, "ENDPOINT", hub.url)
+        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        patch.setattr(constants, "HF_HUB_CACHE", str(cache / "hub"))
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        patch.setenv("HF_ENDPOINT", hub.url)
+        patch.setenv("HF_HOME", str(cache))
+        patch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+        patch.delenv("HF_HUB_CACHE", raising=False)
+        patch.delenv("HF_TOKEN", raising=False)
+        yield hub
