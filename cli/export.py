@@ -32,7 +32,8 @@ def export(
     checkpoint: Annotated[
         Path,
         typer.Argument(
-            help="A state_dict, safetensors, TorchScript or .pt2 file, or a Hugging Face folder."
+            help="A state_dict, safetensors, TorchScript or .pt2 file, a Hugging Face folder, or "
+            "hf://ORG/NAME@REVISION."
         ),
     ],
     *,
