@@ -53,14 +53,10 @@ def fetch_checkpoint(
 ) -> tuple[HubOrigin, Path]:
     """Return the commit of a revision, and its checkpoint in the hub's cache.
 
-    What is not in the cache is downloaded. If the hub cannot be reached, the commit is the one that
-    the cache knows the revision by.
-
-    Args:
-        hub: the repository, the revision and the place.
-        tell: receives the size and the progress.
-        allow_pickle: whether files that may be pickles or programs are taken.
-        cached_first: whether a commit that is in the cache needs no listing of the hub.
+    What is not in the cache is downloaded, with its size and the progress as events. If the hub
+    cannot be reached, the commit is the one that the cache knows the revision by. `allow_pickle`
+    also takes files that may be pickles or programs. With `cached_first`, a commit that is in the
+    cache needs no listing of the hub.
 
     Raises:
         UsageError: the repository, the revision or the place does not exist.

@@ -65,14 +65,13 @@ def benchmark_folder(
     _check_machine(options.device, options.threads)
     began, before = time.perf_counter(), core_frequency()
     manifest = load_manifest(folder)
-    source = source_from_record(manifest, folder, moved or Moved())
+    source = locate_source(source_from_record(manifest, folder, moved or Moved()), on_event)
     points = plan_points(manifest.signature, options)
     changed = {one.name: describe_changed_file(one, folder) for one in manifest.artifacts}
     specs, skipped = plan_rows(manifest, source, options, unusable=changed)
     threads, watch = options.threads or count_cores(), LoadWatch()
     with tempfile.TemporaryDirectory(prefix="modelc-benchmark-") as name:
         progress = Progress(tell=on_event, logs=Path(name, "logs"))
-        source = locate_source(source, on_event)
         checkpoint = read_checkpoint(source, progress)
         check_same(checkpoint, manifest, source)
         requests = [
