@@ -157,7 +157,8 @@ def inspect(
 
 def _inspect_checkpoint(path: Path, call: CallOptions) -> None:
     """Show the sets of weights of a file, or of a model on the hub."""
-    from ..pipeline.inspection import CheckpointContents, locate_weights
+    from ..pipeline.hub_source import locate_weights
+    from ..pipeline.inspection import CheckpointContents
     from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.manifest_file import encode_json
     from .console import Screen, show_json

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..checkpoints.checkpoint_files import find_contents
 from ..core.errors import Hint, ModelcError, Option
 from ..core.hub_ids import HubOrigin, find_hub_id
 from .order import Source
@@ -52,6 +53,19 @@ def locate_path(path: Path, tell: Tell) -> Path:
         ModelcError: as `locate_source`.
     """
     return locate_source(Source(checkpoint=path), tell).checkpoint
+
+
+def locate_weights(path: Path, tell: Tell) -> Path:
+    """Return the weights file of a hub's id in the hub's cache; the folder if there are several.
+
+    Raises:
+        ModelcError: the hub does not have it or cannot be reached.
+    """
+    place = locate_path(path, tell)
+    if not place.is_dir():
+        return place
+    files = [file for file in find_contents(place, with_factory=True)[1] if file.suffix != ".json"]
+    return files[0] if len(files) == 1 else place
 
 
 def find_recorded_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path | None:

@@ -5,29 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..checkpoints.checkpoint_files import find_contents
 from ..checkpoints.weight_sets import WeightSetSummary, describe_weight_sets, weights_kind
 from ..converters.registry import target_for
 from ..core.contract import Inspection, Program, Target
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
-from ..core.events import Tell
 from ..core.segments import Segmented, SegmentOptions, SegmentPlan
-from .hub_source import locate_path
 from .manifest_file import read_manifest
 from .recorded_run import check_program_trust, record_beside
-
-
-def locate_weights(path: Path, tell: Tell) -> Path:
-    """Return the weights file of a hub's id in the hub's cache; the folder if there are several.
-
-    Raises:
-        ModelcError: the hub does not have it or cannot be reached.
-    """
-    place = locate_path(path, tell)
-    if not place.is_dir():
-        return place
-    files = [file for file in find_contents(place, with_factory=True)[1] if file.suffix != ".json"]
-    return files[0] if len(files) == 1 else place
 
 
 def inspect_checkpoint(path: str | Path) -> CheckpointContents:
