@@ -17,7 +17,7 @@ from ..core.events import Advanced, Finished, Noted, Started, Tell
 from ..core.hub_ids import HubId, HubOrigin, is_commit
 from ..core.records import sha256_of, size_text
 from .hub_cache import find_cached, resolve_cached, snapshot_folder
-from .hub_errors import HubUnreachableError, broken_error, translate_hub_error
+from .hub_errors import HubUnreachableError, answer_error, translate_hub_error
 from .hub_files import select_files
 
 if TYPE_CHECKING:
@@ -48,57 +48,92 @@ class HubListing:
     files: Mapping[str, HubFile]
 
 
-def fetch_checkpoint(
-    hub: HubId, tell: Tell, *, allow_pickle: bool = False, cached_first: bool = False
-) -> tuple[HubOrigin, Path]:
-    """Return the commit of a revision, and its checkpoint in the hub's cache.
+@dataclass(frozen=True, kw_only=True)
+class HubFetch:
+    """A checkpoint to fetch; `tell` receives its size and the progress.
 
-    What is not in the cache is downloaded, with its size and the progress as events. If the hub
-    cannot be reached, the commit is the one that the cache knows the revision by. `allow_pickle`
-    also takes files that may be pickles or programs. With `cached_first`, a commit that is in the
-    cache needs no listing of the hub.
-
-    Raises:
-        UsageError: the repository, the revision or the place does not exist.
-        ConsentError: there are only pickles, without consent.
-        CheckpointError: there is no access, no network, or a file is not as the hub lists it.
+    `allow_pickle` also takes files that may be pickles or programs.
     """
-    if cached_first and is_commit(hub.revision):
-        origin = hub.pin(hub.revision)
-        place = find_cached(origin)
-        if place is not None:
-            return origin, place
-    try:
-        with _use_client():
-            listing = _look_up(hub)
-    except HubUnreachableError as error:
-        return _use_cache(hub, error, tell)
-    names = select_files(listing.files, hub, allow_pickle=allow_pickle)
-    origin = listing.origin
-    missing = [name for name in names if not _is_cached(name, listing)]
-    _announce(hub, listing, names, missing, tell)
-    if missing:
-        with _use_client(origin.commit):
-            _download_files(missing, hub, listing, tell)
-    return origin, snapshot_folder(origin) / origin.place
 
+    hub: HubId
+    tell: Tell
+    allow_pickle: bool = False
 
-def _use_cache(hub: HubId, error: HubUnreachableError, tell: Tell) -> tuple[HubOrigin, Path]:
-    """Return the cached commit of a revision.
+    def run(self, *, cached_first: bool = False) -> tuple[HubOrigin, Path]:
+        """Return the commit of the revision, and its checkpoint in the hub's cache.
 
-    Raises:
-        HubUnreachableError: it is not in the cache.
-    """
-    origin = resolve_cached(hub)
-    place = None if origin is None else find_cached(origin)
-    if origin is None or place is None:
-        raise error
-    if not error.offline:
-        text = f"{error.message}; using {origin.commit[:_SHOWN]} from the cache"
-        tell(Noted(text=text, warning=True))
-    elif not is_commit(hub.revision):
-        tell(Noted(text=f"{hub.id} is {origin.commit[:_SHOWN]} in the cache (HF_HUB_OFFLINE)"))
-    return origin, place
+        What is not in the cache is downloaded. If the hub cannot be reached, the commit is the one
+        that the cache knows the revision by. With `cached_first`, a commit that is in the cache
+        needs no listing of the hub.
+
+        Raises:
+            UsageError: the repository, the revision or the place does not exist.
+            ConsentError: there are only pickles, without consent.
+            CheckpointError: no access, no network, or a file that is not as the hub lists it.
+        """
+        if cached_first and is_commit(self.hub.revision):
+            origin = self.hub.pin(self.hub.revision)
+            place = find_cached(origin)
+            if place is not None:
+                return origin, place
+        try:
+            with _use_client():
+                listing = _look_up(self.hub)
+        except HubUnreachableError as error:
+            return self._use_cache(error)
+        names = select_files(listing.files, self.hub, allow_pickle=self.allow_pickle)
+        missing = [name for name in names if not _is_cached(name, listing)]
+        self._announce(listing, names, missing)
+        if missing:
+            _check_room(listing, missing)
+            with _use_client(listing.origin.commit):
+                self._download(missing, listing)
+        return listing.origin, snapshot_folder(listing.origin) / listing.origin.place
+
+    def _use_cache(self, error: HubUnreachableError) -> tuple[HubOrigin, Path]:
+        """Return the cached commit of the revision.
+
+        Raises:
+            HubUnreachableError: it is not in the cache.
+        """
+        origin = resolve_cached(self.hub)
+        place = None if origin is None else find_cached(origin)
+        if origin is None or place is None:
+            raise error
+        if not error.offline:
+            text = f"{error.message}; using {origin.commit[:_SHOWN]} from the cache"
+            self.tell(Noted(text=text, warning=True))
+        elif not is_commit(self.hub.revision):
+            text = f"{self.hub.id} is {origin.commit[:_SHOWN]} in the cache (HF_HUB_OFFLINE)"
+            self.tell(Noted(text=text))
+        return origin, place
+
+    def _announce(self, listing: HubListing, names: Sequence[str], missing: Sequence[str]) -> None:
+        """Report the commit of a branch, and what is downloaded."""
+        commit = listing.origin.commit
+        at = "" if self.hub.revision == commit else f" is {commit[:_SHOWN]}"
+        size = size_text(_size_of(listing, missing))
+        rest = f"{len(missing)} of {len(names)} files to download, {size}"
+        if missing or at:
+            self.tell(Noted(text=f"{self.hub.id}{at}: {rest if missing else 'in the cache'}"))
+
+    def _download(self, names: Sequence[str], listing: HubListing) -> None:
+        """Download files one after the other, and compare them with the listing.
+
+        Raises:
+            ModelcError: one could not be downloaded; those before it stay in the cache.
+        """
+        total = _size_of(listing, names)
+        step, began, passed = f"download {self.hub.repo}", time.perf_counter(), False
+        bar = _make_bar(_ByteCount(step, total, self.tell))
+        self.tell(Started(step=step))
+        try:
+            for name in names:
+                _download_file(name, self.hub, listing, bar)
+            passed = True
+        finally:
+            seconds = round(time.perf_counter() - began, 3)
+            self.tell(Finished(step=step, passed=passed, seconds=seconds, detail=size_text(total)))
 
 
 def _look_up(hub: HubId) -> HubListing:
@@ -123,7 +158,7 @@ def _look_up(hub: HubId) -> HubListing:
         raise translate_hub_error(error, hub, doing) from None
     commit = found.sha or ""
     if not is_commit(commit) or (is_commit(hub.revision) and commit != hub.revision):
-        raise broken_error(hub, doing, f"the hub names the commit {commit[:80]!r}")
+        raise answer_error(hub, doing, f"the hub names the commit {commit[:80]!r}")
     _keep_revision(hub, commit)
     return HubListing(origin=hub.pin(commit), files=files)
 
@@ -152,27 +187,24 @@ def _is_cached(name: str, listing: HubListing) -> bool:
     return size == listing.files[name].size
 
 
-def _announce(
-    hub: HubId, listing: HubListing, names: Sequence[str], missing: Sequence[str], tell: Tell
-) -> None:
-    """Report the commit and what is downloaded, and check that the disk has room for it.
+def _size_of(listing: HubListing, names: Sequence[str]) -> int:
+    return sum(listing.files[name].size for name in names)
+
+
+def _check_room(listing: HubListing, names: Sequence[str]) -> None:
+    """Check that the disk has room for what is downloaded.
 
     Raises:
         UsageError: it has not.
     """
-    commit = listing.origin.commit
-    at = "" if hub.revision == commit else f" is {commit[:_SHOWN]}"
-    size = sum(listing.files[name].size for name in missing)
-    rest = f"{len(missing)} of {len(names)} files to download, {size_text(size)}"
-    if missing or at:
-        tell(Noted(text=f"{hub.id}{at}: {rest if missing else 'in the cache'}"))
-    folder = snapshot_folder(listing.origin)
+    size, folder = _size_of(listing, names), snapshot_folder(listing.origin)
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if size > free:
         raise UsageError(
-            f"{hub.id} has {size_text(size)} to download, and {folder} has {size_text(free)} free",
+            f"{listing.origin.id} has {size_text(size)} to download, and {folder} has "
+            f"{size_text(free)} free",
             hint="free space on the disk, or use a folder on another one: HF_HOME=FOLDER",
             code=ErrorCode.NOT_WRITABLE,
         )
@@ -225,25 +257,6 @@ def _make_bar(count: _ByteCount) -> type:
     return SilentBar
 
 
-def _download_files(names: Sequence[str], hub: HubId, listing: HubListing, tell: Tell) -> None:
-    """Download files one after the other, and compare them with the listing.
-
-    Raises:
-        ModelcError: one could not be downloaded; those before it stay in the cache.
-    """
-    total = sum(listing.files[name].size for name in names)
-    step, began, passed = f"download {hub.repo}", time.perf_counter(), False
-    bar = _make_bar(_ByteCount(step, total, tell))
-    tell(Started(step=step))
-    try:
-        for name in names:
-            _download_file(name, hub, listing, bar)
-        passed = True
-    finally:
-        seconds = round(time.perf_counter() - began, 3)
-        tell(Finished(step=step, passed=passed, seconds=seconds, detail=size_text(total)))
-
-
 def _download_file(name: str, hub: HubId, listing: HubListing, bar: type) -> None:
     from huggingface_hub import hf_hub_download
 
@@ -261,11 +274,11 @@ def _download_file(name: str, hub: HubId, listing: HubListing, bar: type) -> Non
     except Exception as error:  # noqa: BLE001 - as above
         raise translate_hub_error(error, hub, f"download {name}") from None
     if path != snapshot_folder(listing.origin) / name:
-        raise broken_error(hub, f"download {name}", "the hub gave the file of another commit")
+        raise answer_error(hub, f"download {name}", "the hub gave the file of another commit")
     if not _is_as_listed(path, expected):
         path.resolve().unlink(missing_ok=True)
         path.unlink(missing_ok=True)
-        raise broken_error(hub, f"download {name}", "its bytes are not those that the hub lists")
+        raise answer_error(hub, f"download {name}", "its bytes are not those that the hub lists")
 
 
 def _is_as_listed(path: Path, expected: HubFile) -> bool:

@@ -66,10 +66,10 @@ def translate_hub_error(error: Exception, hub: HubId, doing: str) -> ModelcError
             hint=f"{system_error_hint(error)}: HF_HOME=FOLDER",
             code=ErrorCode.NOT_WRITABLE,
         )
-    return broken_error(hub, doing, _safe_text(error))
+    return answer_error(hub, doing, _safe_text(error))
 
 
-def broken_error(hub: HubId, doing: str, why: str) -> CheckpointError:
+def answer_error(hub: HubId, doing: str, why: str) -> CheckpointError:
     """Return the error for a download that broke off, or an answer that is not the hub's."""
     return CheckpointError(
         f"cannot {doing} of {hub.id}: {why}",
@@ -141,7 +141,7 @@ def _fault_error(status: int, hub: HubId, doing: str) -> CheckpointError:
             hint="run again in some minutes",
             code=ErrorCode.HUB_UNREACHABLE,
         )
-    return broken_error(hub, doing, f"HTTP {status}")
+    return answer_error(hub, doing, f"HTTP {status}")
 
 
 def _safe_text(error: Exception) -> str:

@@ -31,7 +31,7 @@ class HubOrigin:
         return _join_id(self.repo, self.commit, self.place)
 
     @property
-    def pinned(self) -> HubOrigin:
+    def exact(self) -> HubOrigin:
         """The same files, whatever revision was asked for."""
         return HubOrigin(repo=self.repo, commit=self.commit, place=self.place)
 

@@ -29,15 +29,12 @@ def locate_source(source: Source, tell: Tell) -> Source:
     if not text:
         return source
     from ..checkpoints.hub_cache import parse_hub_id
-    from ..checkpoints.hub_download import fetch_checkpoint
+    from ..checkpoints.hub_download import HubFetch
 
     try:
-        origin, place = fetch_checkpoint(
-            parse_hub_id(text),
-            tell,
-            allow_pickle=source.allow_pickle or source.trust,
-            cached_first=bool(source.recorded),
-        )
+        hub, takes = parse_hub_id(text), source.allow_pickle or source.trust
+        fetch = HubFetch(hub=hub, tell=tell, allow_pickle=takes)
+        origin, place = fetch.run(cached_first=bool(source.recorded))
     except ModelcError as error:
         if not source.recorded:
             raise
@@ -81,6 +78,6 @@ def find_recorded_checkpoint(checkpoint: Checkpoint, folder: Path) -> Path | Non
     return path if path.exists() else None
 
 
-def recorded_id(hub: HubOrigin | None) -> str:
+def commit_id(hub: HubOrigin | None) -> str:
     """Return the id of a commit for a manifest; empty for a checkpoint that is not of the hub."""
     return "" if hub is None else hub.id

@@ -132,7 +132,7 @@ def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source
         ConsentError: a pickle must be allowed again.
     """
     recorded = manifest.checkpoint
-    path = _recorded_path(manifest, folder, moved)
+    path = _path_of_record(manifest, folder, moved)
     if not find_hub_id(path) and not path.exists():
         raise CheckpointError(
             f"no such checkpoint: {path}",
@@ -157,7 +157,7 @@ def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source
 def source_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Source:
     """As `source_from_record`, without looking for the files."""
     recorded = manifest.checkpoint
-    path = _recorded_path(manifest, folder, moved)
+    path = _path_of_record(manifest, folder, moved)
     samples, then = moved.samples, manifest.feeds.samples
     if then is None:
         samples = None
@@ -178,7 +178,7 @@ def source_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Source:
     )
 
 
-def _recorded_path(manifest: Manifest, folder: Path, moved: Moved) -> Path:
+def _path_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Path:
     """The checkpoint's new place, the id of its commit on the hub, or its place."""
     recorded = manifest.checkpoint
     return moved.checkpoint or (Path(recorded.hub.id) if recorded.hub else folder / recorded.path)

@@ -31,7 +31,7 @@ from ..validators.model_identity import is_same_model
 from .cache.dependencies import ReadTracker
 from .cache.environment import describe_environment
 from .eager_reference import EagerReference
-from .hub_source import recorded_id
+from .hub_source import commit_id
 from .labelled_accuracy import LabelledFeeds
 from .manifest_file import read_manifest, without_artifacts
 from .order import Order
@@ -246,7 +246,7 @@ def begin_record(
         order=order.summary(),
         checkpoint=replace(
             eager.checkpoint,
-            path=recorded_id(eager.checkpoint.hub) or relative_to(eager.checkpoint.path, folder),
+            path=commit_id(eager.checkpoint.hub) or relative_to(eager.checkpoint.path, folder),
         ),
         signature=eager.signature,
         feeds=replace(

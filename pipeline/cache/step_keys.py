@@ -85,7 +85,7 @@ def _input_parts(order: Order, root: Path, digests: FileDigests) -> Iterator[str
     names = {one.name for one in fields(order)}.difference(_FIELDS_BY_STEP, _IGNORED_FIELDS)
     parts = {name: getattr(order, name) for name in names}
     source, measuring = order.source, order.measuring
-    hub = source.hub and source.hub.pinned  # a branch that did not move is no change
+    hub = source.hub and source.hub.exact  # a branch that did not move is no change
     base = _base_name(source.checkpoint)
     parts["source"] = replace(source, checkpoint=base, samples=None, hub=hub)
     if measuring is not None:

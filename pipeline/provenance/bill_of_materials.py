@@ -19,7 +19,7 @@ from ...core.installation import DISTRIBUTION, hint_for_extra
 from ...core.manifest import Manifest
 from ...core.records import Artifact, FileRecord
 from ..cache.environment import NOT_PACKAGES
-from ..hub_source import recorded_id
+from ..hub_source import commit_id
 from ..recorded_run import load_manifest
 from .artifact_checks import list_failed_checks
 from .seals import capture_method, signature_digest, verdict_digest
@@ -162,7 +162,7 @@ def _source_component(manifest: Manifest) -> Component:
                 "kind": checkpoint.kind,
                 "factory": checkpoint.factory,
                 "digest": checkpoint.digest,
-                "hub": recorded_id(hub),
+                "hub": commit_id(hub),
             }
         ),
     )

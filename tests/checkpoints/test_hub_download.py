@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from modelc.core.errors import CheckpointError, ErrorCode, MissingError, ModelcError, UsageError
-from modelc.core.events import Advanced, Event, Finished, Noted, Started
+from modelc.core.events import Advanced, Event, Finished, Noted, Started, Tell, ignore_events
 from modelc.core.hub_ids import HubOrigin
 
 from ..hub_server import HubModel, HubServer, use_hub
@@ -23,7 +23,7 @@ from modelc.checkpoints.hub_cache import (
     parse_hub_id,
     snapshot_folder,
 )
-from modelc.checkpoints.hub_download import fetch_checkpoint
+from modelc.checkpoints.hub_download import HubFetch
 
 NAME = "org/net"
 HEADER = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
@@ -49,13 +49,15 @@ def model(hub: HubServer) -> HubModel:
     return found
 
 
-def fetch(text: str = f"hf://{NAME}", **options: Any) -> tuple[HubOrigin, Path]:
-    return fetch_checkpoint(parse_hub_id(text), lambda _: None, **options)
+def fetch(
+    text: str = f"hf://{NAME}", tell: Tell = ignore_events, *, cached_first: bool = False
+) -> tuple[HubOrigin, Path]:
+    return HubFetch(hub=parse_hub_id(text), tell=tell).run(cached_first=cached_first)
 
 
-def refused(text: str = f"hf://{NAME}", **options: Any) -> ModelcError:
+def refused(text: str = f"hf://{NAME}") -> ModelcError:
     with pytest.raises(ModelcError) as caught:
-        fetch(text, **options)
+        fetch(text)
     return caught.value
 
 
@@ -111,7 +113,7 @@ def test_a_folder_and_a_file(hub: HubServer) -> None:
 
 def test_size_and_progress_are_reported(model: HubModel) -> None:
     events: list[Event] = []
-    fetch_checkpoint(parse_hub_id(f"hf://{NAME}"), events.append)
+    fetch(tell=events.append)
     kinds = [type(event) for event in events if not isinstance(event, Advanced)]
     assert kinds == [Noted, Started, Finished]
     total = sum(map(len, FILES.values()))
@@ -261,7 +263,7 @@ def test_without_a_network_the_cached_commit_is_used_with_a_warning(hub: HubServ
     first = fetch()
     hub.stop()
     events: list[Event] = []
-    assert fetch_checkpoint(parse_hub_id(f"hf://{NAME}"), events.append) == first
+    assert fetch(tell=events.append) == first
     assert [event.warning for event in events if isinstance(event, Noted)] == [True]
 
 

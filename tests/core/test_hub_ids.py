@@ -25,8 +25,8 @@ def test_a_path_is_no_id(text: str) -> None:
 def test_a_pinned_id_names_the_commit_and_the_place() -> None:
     origin = HubId(repo="org/name", revision="main", place="text").pin(COMMIT)
     assert origin.id == f"hf://org/name@{COMMIT}/text"
-    assert origin.pinned.id == origin.id
-    assert origin.pinned.revision == ""
+    assert origin.exact.id == origin.id
+    assert origin.exact.revision == ""
 
 
 def test_a_branch_with_a_slash_is_one_part_of_the_id() -> None:

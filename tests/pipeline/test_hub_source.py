@@ -107,7 +107,7 @@ def test_a_folder_is_validated_with_its_own_commit_and_without_a_network(
     assert found.checkpoint == manifest.checkpoint
     assert not hub.requests
     hub.stop()
-    assert validate(tmp_path / "out")
+    assert isinstance(validate(tmp_path / "out"), Manifest)
     checks = verify_folder(tmp_path / "out").checks
     assert [one.found for one in checks if one.of == "checkpoint"] == [HOLDS]
 
