@@ -18,6 +18,7 @@ from ..core.errors import (
     nearest_names,
     refuse_pipe,
 )
+from ..core.hub_ids import HUB_SCHEME
 from ..core.records import Checkpoint, joint_digest, record_of
 from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, find_pickled_class, sniff_kind
 
@@ -182,8 +183,8 @@ def _file_exists(path: Path) -> bool:
 def _no_such_file_error(path: Path) -> UsageError:
     if _is_hub_name(path):
         return UsageError(
-            f"no file or folder {path}; modelc does not download models",
-            hint=f"to download it from the hub: hf download {path} --local-dir {path.name}",
+            f"no such file or folder: {path}",
+            hint=_hub_hint(path),
         )
     folder = path.parent
     near = nearest_files(path, 3)
@@ -194,6 +195,12 @@ def _no_such_file_error(path: Path) -> UsageError:
     else:
         hint = f"the folder {folder} does not exist"
     return UsageError(f"no such checkpoint: {path}", hint=hint, code=ErrorCode.NOT_FOUND)
+
+
+def _hub_hint(path: Path) -> str:
+    if len(path.parts) == _OWNED:
+        return f"for a model on the Hugging Face Hub, write {HUB_SCHEME}{path.as_posix()}"
+    return f"for a model on the Hugging Face Hub, write {HUB_SCHEME}ORG/{path}"
 
 
 def _is_hub_name(path: Path) -> bool:

@@ -12,6 +12,7 @@ import typer
 
 from ..core.errors import ErrorCode, ModelcError, UsageError
 from ..core.events import Tell
+from ..core.hub_ids import find_hub_id, name_checkpoint
 from ..pipeline.call_options import BenchmarkChoice, CallOptions
 from ..pipeline.manifest_file import MANIFEST_FILE
 from ..pipeline.option_spec import Given, read_record
@@ -134,9 +135,11 @@ def _open_folders(
         return
     model = read_record(SourceOptions, given).model
     if not (path / MANIFEST_FILE).is_file() and (
-        path.is_file() or model is not None or (path / "config.json").is_file()
+        path.is_file() or model is not None or (path / "config.json").is_file() or find_hub_id(path)
     ):
-        refuse(given, ("checkpoint",), f"with the checkpoint {path}", "leave it out")
+        refuse(
+            given, ("checkpoint",), f"with the checkpoint {name_checkpoint(path)}", "leave it out"
+        )
         yield (_export(path, given, options, screen),)
         return
     refuse(given, _EXPORT_OPTIONS, f"with the output folder {path}", "pass the checkpoint")

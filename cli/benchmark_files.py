@@ -47,7 +47,9 @@ def check_folders(choice: BenchmarkChoice, folders: Iterable[Path]) -> None:
         manifest = read_manifest(folder)
         if manifest is None:
             continue
-        names = [MANIFEST_FILE, manifest.checkpoint.path, *(one.name for one in manifest.files)]
+        names = [MANIFEST_FILE, *(one.name for one in manifest.files)]
+        if manifest.checkpoint.hub is None:
+            names.append(manifest.checkpoint.path)
         check_files(choice, (folder / name for name in names))
 
 

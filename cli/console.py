@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.events import Advanced, Entered, Event, Finished, Noted, Started
+from ..core.records import size_text
 from ..reports.result_rows import Outcome
 from ..reports.text_format import escape_control, escape_control_line, seconds_text
 from .streams import lenient_stream
@@ -309,9 +310,10 @@ class Screen:
 
     def _advance(self, number: TaskID, event: Advanced) -> None:
         elapsed = next(task.elapsed for task in self._progress.tasks if task.id == number)
-        self._progress.update(
-            number, done=f"{event.done}/{event.total}", reached=(event, elapsed or 0.0)
-        )
+        done = f"{event.done}/{event.total}"
+        if event.in_bytes:
+            done = f"{size_text(event.done)} of {size_text(event.total)}"
+        self._progress.update(number, done=done, reached=(event, elapsed or 0.0))
 
     def _finish(self, event: Finished) -> None:
         task = self._tasks.pop(event.step, None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ErrorCode, UsageError
+from ..core.hub_ids import name_checkpoint
 from ..pipeline.call_options import CallOptions, FileOptions
 from ..pipeline.manifest_file import MANIFEST_FILE
 from ..pipeline.option_spec import Given, read_record, specs_of
@@ -32,7 +33,8 @@ def export(
     checkpoint: Annotated[
         Path,
         typer.Argument(
-            help="A state_dict, safetensors, TorchScript or .pt2 file, or a Hugging Face folder."
+            help="A state_dict, safetensors, TorchScript or .pt2 file, a Hugging Face folder, or "
+            "hf://ORG/NAME@REVISION."
         ),
     ],
     *,
@@ -93,7 +95,8 @@ def build_trt(
         return
     checkpoint = read_record(FileOptions, given).checkpoint
     if checkpoint is not None:
-        text, hint = "--checkpoint needs an output folder", f"pass {checkpoint} as the argument"
+        named = name_checkpoint(checkpoint)
+        text, hint = "--checkpoint needs an output folder", f"pass {named} as the argument"
         raise UsageError(text, hint=hint, option="checkpoint")
     _build(path, _target_of(read_record(ArtifactOptions, given)), given)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError
+from ..core.hub_ids import find_hub_id, name_checkpoint
 from ..core.segments import SegmentOptions
 from ..pipeline.call_options import CallOptions, InspectChoice
 from ..pipeline.manifest_file import MANIFEST_FILE
@@ -120,11 +121,11 @@ def inspect(
     Of a model file: inputs, outputs and operators; of a checkpoint: its sets of weights.
     """
     from ..checkpoints.weight_sets import weights_kind
-    from ..pipeline.inspection import CheckpointContents, InspectedFile
+    from ..pipeline.inspection import InspectedFile
     from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.manifest_file import encode_json
     from .console import show_json
-    from .render import show_checkpoint, show_inspection, show_segments
+    from .render import show_inspection, show_segments
 
     call, trust = read_record(CallOptions, given), read_record(SourceOptions, given).trust
     bounds = process_bounds(call)
@@ -134,16 +135,15 @@ def inspect(
         return
     options = [one.name for kind in (SourceOptions, JudgingOptions) for one in specs_of(kind)]
     refuse(given, set(options) - {"trust"}, "without --breaks", "add --breaks, or remove it")
-    if weights_kind(path):
+    if find_hub_id(path) or weights_kind(path):
         if plan is not None:
+            text = name_checkpoint(path)
             raise UsageError(
-                f"--segments needs a program or an ONNX, and {path} is a checkpoint",
-                hint=f"export it first: modelc export {path} --to pt2 --to onnx",
+                f"--segments needs a program or an ONNX, and {text} is a checkpoint",
+                hint=f"export it first: modelc export {text} --to pt2 --to onnx",
                 option="segments", code=ErrorCode.UNSUPPORTED,
             )  # fmt: skip
-        look = ApiCall(function="inspect_checkpoint", arguments={"path": path})
-        contents = run_call(look, CheckpointContents, bounds)
-        show_json(encode_json(contents)) if call.json else show_checkpoint(contents, path)
+        _inspect_checkpoint(path, call)
         return
     look = ApiCall(function="inspect", arguments={"path": path, "trust": trust, "segments": plan})
     looked = run_call(look, InspectedFile, bounds)
@@ -154,6 +154,24 @@ def inspect(
     show_inspection(looked.inspection, looked.size, (*declared, *looked.lineage))
     if looked.segments is not None:
         show_segments(looked.segments)
+
+
+def _inspect_checkpoint(path: Path, call: CallOptions) -> None:
+    """Show the sets of weights of a file, or of a model on the hub."""
+    from ..pipeline.hub_source import locate_weights
+    from ..pipeline.inspection import CheckpointContents
+    from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.manifest_file import encode_json
+    from .console import Screen, show_json
+    from .render import show_checkpoint
+
+    with Screen(quiet=call.quiet) as screen:
+        place = locate_weights(path, screen)
+    look = ApiCall(function="inspect_checkpoint", arguments={"path": place})
+    contents = run_call(look, CheckpointContents, process_bounds(call))
+    show_json(encode_json(contents)) if call.json else show_checkpoint(
+        contents, name_checkpoint(path)
+    )
 
 
 def _read_segments(given: Given) -> SegmentOptions | None:

@@ -220,7 +220,7 @@ def show_inspection(inspection: Inspection, size: int, rows: Sequence[tuple[str,
     console.print(ports)
 
 
-def show_checkpoint(contents: CheckpointContents, path: Path) -> None:
+def show_checkpoint(contents: CheckpointContents, path: str) -> None:
     """Show the sets of weights in a checkpoint, and how much they differ."""
     console = result_console()
     print_line(console, escape(f"{path}: {contents.kind}, {size_text(contents.size)}"))

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import ErrorCode, UsageError
+from ..core.hub_ids import find_hub_id
 from ..pipeline.call_options import CallOptions
 from ..pipeline.option_spec import Given, Panel, read_record
 from ..pipeline.option_table import CalibrationChoice, SourceOptions
@@ -110,12 +111,16 @@ def init(
 
     No code of a checkpoint is run; the factory is imported only with --model.
     """
+    from ..pipeline.hub_source import locate_path
     from ..projects.project_template import create_project
-    from .console import show_json
+    from .console import Screen, show_json
     from .render_setup import project_document, show_new_project
 
     call, source = read_record(CallOptions, given), read_record(SourceOptions, given)
     arguments = [f"{name}={value}" for name, value in source.model_args.items()]
+    for path in filter(find_hub_id, checkpoints):
+        with Screen(quiet=call.quiet) as screen:
+            locate_path(path, screen)
     begun = create_project(checkpoints, out, model=source.model, model_args=arguments, force=force)
     if call.json:
         show_json(project_document(begun))

@@ -17,11 +17,12 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Advanced:
-    """The running step reached `done` of `total` units."""
+    """The running step reached `done` of `total` units; `in_bytes` if these are bytes."""
 
     step: str
     done: int
     total: int
+    in_bytes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

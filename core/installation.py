@@ -77,6 +77,7 @@ DISTRIBUTION = "modelc-toolchain"
 # one package each; a hint installs the package itself, which works with any install of modelc
 EXTRAS = {
     "hf": "transformers>=5.0",
+    "hub": "huggingface_hub>=2.4",
     "remote": "fsspec>=2024.6",
     "sign": "cryptography>=44.0",
     "sbom": "cyclonedx-python-lib>=9.0",

@@ -140,6 +140,14 @@ class ErrorCode(_Code):
         "return a tensor, or a tuple, dict or dataclass of tensors",
     )
     STEP_LIMIT = "step-limit", "the eager model does not end", "bound the loops of `forward`"
+    HUB_ACCESS = (
+        "hub-access", "the Hugging Face Hub does not give access to the repository",
+        "log in (`hf auth login`), and accept its conditions on its page",
+    )
+    HUB_UNREACHABLE = (
+        "hub-unreachable", "the Hugging Face Hub did not answer, or a download broke off",
+        "run again with a network, or use a revision that is in the cache",
+    )
     # Samples and labels.
     NO_SAMPLES = "no-samples", "no samples were found", "give a folder, archive or loader with some"
     SAMPLES_CHANGED = (

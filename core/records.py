@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .domain import Domain
 from .findings import Accuracy, TradeOff
+from .hub_ids import HubOrigin
 from .kinds import Precision
 from .verdict import Tolerance
 
@@ -45,8 +46,9 @@ class FileRecord:
 class Checkpoint:
     """Weights on disk and how to build their module. Holds no torch object.
 
-    `path` is relative to the manifest's folder once written there. `digest` is the SHA-256 of the
-    one file, or of the sorted list of names and SHA-256s of several.
+    `path` is relative to the manifest's folder once written there, or the id of a commit on the
+    hub. `digest` is the SHA-256 of the one file, or of the sorted list of names and SHA-256s of
+    several. `hub` is the commit that it was downloaded from.
     """
 
     path: str
@@ -63,6 +65,12 @@ class Checkpoint:
     preprocess: str = ""  # steps inside the model, before it, as `--preprocess` writes them
     preprocess_input: str = ""  # the input that they make
     postprocess: str = ""  # steps inside the model, after it
+    hub: HubOrigin | None = None
+
+    @property
+    def title(self) -> str:
+        """Its id on the hub, or the last part of its path."""
+        return self.hub.id if self.hub else self.path.replace("\\", "/").rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,14 @@ class FileOptions:
     """Which files of an earlier run a command starts from, and what it does with them."""
 
     checkpoint: Path | None = option(
-        None, "checkpoint", "New path of the checkpoint of an output folder, if it was moved.",
+        None, "checkpoint",
+        "New path of the checkpoint of an output folder, if it was moved, or hf://ORG/NAME@REVISION.",
         Panel.INPUT, commands=On.TRT | On.VALIDATE | On.BENCHMARK, key=False, kind=_P,
         metavar="CHECKPOINT")
     against: Path | None = option(
         None, "against",
-        "Checkpoint of the eager reference; default: as in the manifest beside the file.",
+        "Checkpoint of the eager reference, or hf://ORG/NAME@REVISION; default: as in the manifest "
+        "beside the file.",
         Panel.INPUT, commands=On.EAGER - On.EXPORT, key=False, kind=_P, metavar="CHECKPOINT")
     precision: str | None = option(
         None, "precision",

@@ -93,7 +93,7 @@ def inspect_breaks(
                 traces.append(tracer.finish())
                 before.restore()
     return CompileReport(
-        checkpoint=str(source.checkpoint),
+        checkpoint=source.name,
         torch=metadata.version("torch"),
         inputs=tuple(map(str, eager.signature.inputs)),
         fullgraph=reason is None,

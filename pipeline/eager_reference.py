@@ -34,6 +34,7 @@ from ..validators.model_identity import Fingerprint, compute_fingerprint
 from ..validators.wide_integer_feeds import draw_wide_feeds
 from .dim_constraints import EagerTrials, RejectedSizesError, explain_rejection
 from .domain_search import choose_dims
+from .hub_source import locate_source
 from .order import Judging, Source
 from .recorded_run import check_checkpoint_trust
 from .run_progress import Progress
@@ -93,13 +94,14 @@ class EagerReference:
 
 
 def read_checkpoint(source: Source, progress: Progress) -> Checkpoint:
-    """Identify and hash the checkpoint without importing a framework.
+    """Locate, identify and hash the checkpoint without importing a framework.
 
     Raises:
         UsageError: the input specs of the order are wrong.
         CheckpointError: it is damaged, or contains code without consent to run it.
     """
     check_input_specs(source)
+    source = locate_source(source, progress.tell)
     with progress.step("read checkpoint", log="checkpoint"):
         checkpoint = identify(
             source.checkpoint,
@@ -115,7 +117,7 @@ def read_checkpoint(source: Source, progress: Progress) -> Checkpoint:
             postprocess=source.postprocess,
         )
         check_checkpoint_trust(checkpoint, source)
-        return checkpoint
+        return replace(checkpoint, hub=source.hub)
 
 
 def open_reference(  # noqa: PLR0913 - inputs of the eager reference
@@ -234,7 +236,7 @@ def _settle_signature(
     if not source.inputs and not known:
         name = next(iter(loaded.parameters), "x")
         raise UsageError(
-            f"the inputs of {source.checkpoint} are unknown",
+            f"the inputs of {source.name} are unknown",
             hint=Hint(
                 "give ",
                 Option("input", f'"{name}:float32[batch=1..8,3,224,224]"'),

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..calibration.calibration_options import CalibrationOptions
 from ..core.contract import CAPTURE_TIMEOUT, Target
 from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
+from ..core.hub_ids import HubOrigin, name_checkpoint
 from ..core.kinds import QUANTIZED, Precision
 from ..core.manifest import Failure
 from ..core.signature import Signature
@@ -58,13 +59,20 @@ class Source(SourceOptions):
     """The eager side of an order: the checkpoint, and the options that build and feed the module.
 
     A checkpoint whose digest is `recorded` was opened before, and needs no consent. `preprocess`
-    are the steps to include before the model, which make its input `preprocess_input`.
+    are the steps to include before the model, which make its input `preprocess_input`. `hub` is
+    where a checkpoint in the hub's cache is from.
     """
 
     checkpoint: Path
     recorded: str = ""
     preprocess: str = ""
     preprocess_input: str = ""
+    hub: HubOrigin | None = None
+
+    @property
+    def name(self) -> str:
+        """The checkpoint as typed, for messages."""
+        return name_checkpoint(self.checkpoint) if self.hub is None else self.hub.id
 
 
 def _range_error(option: str, allowed: str, given: float, example: float) -> UsageError:

@@ -72,7 +72,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     A module is stored in `out` as a pickle and read from there: it stays as it is.
 
     Args:
-        source: a module, or a weights file or folder.
+        source: a module, a weights file or folder, or `"hf://org/name@revision"`.
         to: a format or several, as `"onnx"` or `"openvino:fp16"`.
         out: output folder.
         model: `"package.module:factory"`; not needed where the checkpoint holds its module.

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from ..checkpoints.checkpoint_files import check_openable
 from ..checkpoints.sniff import PT2, TORCHSCRIPT
 from ..core.contract import Program, Target
 from ..core.errors import CheckpointError, ConsentError, ErrorCode, Hint, Option, UsageError
+from ..core.hub_ids import find_hub_id
 from ..core.kinds import Capture
 from ..core.manifest import Manifest, Pending
 from ..core.nested_values import is_loader_spec
@@ -131,8 +133,8 @@ def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source
         ConsentError: a pickle must be allowed again.
     """
     recorded = manifest.checkpoint
-    path = moved.checkpoint or folder / recorded.path
-    if not path.exists():
+    path = _path_of_record(manifest, folder, moved)
+    if not find_hub_id(path) and not path.exists():
         raise CheckpointError(
             f"no such checkpoint: {path}",
             hint=Hint(
@@ -156,7 +158,7 @@ def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source
 def source_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Source:
     """As `source_from_record`, without looking for the files."""
     recorded = manifest.checkpoint
-    path = moved.checkpoint or folder / recorded.path
+    path = _path_of_record(manifest, folder, moved)
     samples, then = moved.samples, manifest.feeds.samples
     if then is None:
         samples = None
@@ -181,6 +183,12 @@ def source_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Source:
     )
 
 
+def _path_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Path:
+    """The checkpoint's new place, the id of its commit on the hub, or its place."""
+    recorded = manifest.checkpoint
+    return moved.checkpoint or (Path(recorded.hub.id) if recorded.hub else folder / recorded.path)
+
+
 def apply_recorded_judging(judging: Judging, manifest: Manifest) -> Judging:
     """The number of feeds and the seed of the record, where none are asked for now."""
     return replace(
@@ -199,7 +207,7 @@ def check_same(now: Checkpoint, manifest: Manifest, source: Source) -> None:
     then = manifest.checkpoint.digest
     if now.digest != then:
         raise CheckpointError(
-            f"{source.checkpoint} is not the recorded checkpoint: "
+            f"{source.name} is not the recorded checkpoint: "
             f"sha256 {now.digest[:12]}… instead of {then[:12]}…",
             hint=Hint(
                 "give the recorded one (validate: ",
@@ -266,6 +274,18 @@ def check_kind_trust(kind: str, source: Source, digest: str = "") -> None:
         return
     if record_beside(source.checkpoint) is None and record_of_rejected(source.checkpoint) is None:
         raise _trust_error(source.checkpoint, _PROGRAMS[kind])
+
+
+def check_source(source: Source) -> None:
+    """Check that the checkpoint of a source may be opened, without hashing it.
+
+    Raises:
+        UsageError: it does not exist, or needs a factory.
+        ConsentError: it is a pickled module, or a program that is neither recorded nor trusted.
+        CheckpointError: it is not a checkpoint, or corrupt.
+    """
+    kind, _ = check_openable(source.checkpoint, source.model, allow_pickle=source.allow_pickle)
+    check_kind_trust(kind, source)
 
 
 def _trust_error(path: Path, what: str) -> ConsentError:

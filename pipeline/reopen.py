@@ -102,7 +102,7 @@ def check_not_itself(judged: Path, checkpoint: Checkpoint, source: Source) -> No
     """
     if checkpoint.digest == sha256_of(judged):
         raise UsageError(
-            f"{judged} and {source.checkpoint} are the same file",
+            f"{judged} and {source.name} are the same file",
             hint="give the checkpoint that it was built from with --against",
             code=ErrorCode.SAME_FILE,
         )

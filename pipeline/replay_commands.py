@@ -9,6 +9,7 @@ from ..core.manifest import Manifest
 from ..core.nested_values import is_loader_spec
 from ..reports.result_rows import EXAMPLE_FOLDER, ReplayCommand
 from ..reports.text_format import escape_control
+from .hub_source import commit_id
 from .manifest_file import MANIFEST_FILE
 from .option_spec import OptionSpec, ValueKind
 from .option_table import options_of
@@ -49,7 +50,8 @@ def _options_by_key() -> dict[str, OptionSpec]:
 def _export_command(manifest: Manifest) -> str:
     """Return the `modelc export`, with paths relative to the parent of the manifest's folder."""
     checkpoint = manifest.checkpoint
-    words = ["modelc", "export", _path_from_parent(checkpoint.path)]
+    place = commit_id(checkpoint.hub) or _path_from_parent(checkpoint.path)
+    words = ["modelc", "export", place]
     if checkpoint.factory:
         words += ["--model", checkpoint.factory]
     for key, value in checkpoint.factory_args.items():

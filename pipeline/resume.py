@@ -88,6 +88,10 @@ def open_tracker(
 def _iter_keyed_paths(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
     """Yield the files and folders whose bytes are part of the cache keys."""
     yield from input_files(order, checkpoint)
+    if checkpoint.hub is not None:  # its commit is part of the keys
+        place = Path(checkpoint.path)
+        place = place if place.is_dir() else place.parent
+        yield from (place, *place.iterdir())  # links to files elsewhere
     if order.lowering.calibration is not None:
         yield Path(order.lowering.calibration.source)
     if order.measuring is not None:

@@ -32,6 +32,7 @@ from ..validators.model_identity import is_same_model
 from .cache.dependencies import ReadTracker
 from .cache.environment import describe_environment
 from .eager_reference import EagerReference
+from .hub_source import commit_id
 from .labelled_accuracy import LabelledFeeds
 from .manifest_file import read_manifest, without_artifacts
 from .order import Order
@@ -248,7 +249,10 @@ def begin_record(
         modelc=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         order=order.summary(),
-        checkpoint=replace(eager.checkpoint, path=relative_to(eager.checkpoint.path, folder)),
+        checkpoint=replace(
+            eager.checkpoint,
+            path=commit_id(eager.checkpoint.hub) or relative_to(eager.checkpoint.path, folder),
+        ),
         signature=eager.signature,
         feeds=replace(
             eager.feeds,

@@ -24,6 +24,7 @@ from .debug.rejection import RejectionContext, add_guilty_layer
 from .eager_reference import EagerReference, open_reference, read_checkpoint
 from .enclosed_checks import check_enclosed
 from .held_out import load_samples, refer_held_out, relocate_record, select_held_out
+from .hub_source import locate_source
 from .labelled_accuracy import enter_labelled
 from .meta_checks import complete_meta, note_other_meta
 from .order import Order
@@ -54,7 +55,7 @@ from .run_context import (
     record_result,
 )
 from .run_progress import Progress
-from .stated_inputs import load_functions
+from .stated_inputs import check_input_specs, load_functions
 
 
 def run(
@@ -74,7 +75,7 @@ def run(
     plan = make_plan(order, targets)
     with relax_gc(), ExitStack() as held, open_folder(order.out) as folder:
         progress = Progress(tell=tell, logs=folder.logs)
-        order = replace(order, resume=drop_stale_keys(order.resume, progress))
+        order = _locate(order, progress)
         checkpoint = read_checkpoint(order.source, progress)
         tracker = held.enter_context(open_tracker(order, checkpoint))
         load_functions(order.custom_ops)  # fail before eager runs if one is missing
@@ -123,6 +124,17 @@ def _check_by_model(
             step.target.check_settings(eager.signature, order.settings)
     check_enclosed(eager, progress)
     return replace(order, meta=complete_meta(order.meta or ModelMeta(), eager))
+
+
+def _locate(order: Order, progress: Progress) -> Order:
+    """Return the order without stale keys, and with its checkpoint on this disk.
+
+    Raises:
+        ModelcError: an input spec is wrong, or the hub does not give the checkpoint.
+    """
+    check_input_specs(order.source)
+    resume = drop_stale_keys(order.resume, progress)
+    return replace(order, resume=resume, source=locate_source(order.source, progress.tell))
 
 
 def make_workspace(order: Order, folder: OutputFolder, progress: Progress) -> Workspace:

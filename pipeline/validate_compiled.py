@@ -80,14 +80,15 @@ def validate_compiled(
     with open_folder(folder) as place:
         place.own(file.name for file in manifest.files)
         progress = Progress(tell=on_event, logs=place.logs)
-        eager = run.open_eager(run.read_checkpoint(progress), progress)
+        checkpoint = run.read_checkpoint(progress)
+        eager = run.open_eager(checkpoint, progress)
         check_compilable(eager.model.module)
         name = name_compiled(mode)
         candidate = Candidate(
             name=name,
             target=_CompiledTarget(model=eager.model, mode=mode),
             precision=Precision.FP32,
-            path=run.source.checkpoint,
+            path=Path(checkpoint.path),
         )
         judging = replace(run.judging, sensitivity=0, recorded=None)
         request = JudgeRequest(candidate=candidate, eager=eager, judging=judging, progress=progress)

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..checkpoints.checkpoint_files import check_openable
 from ..core.contract import Deferred, Native
 from ..core.errors import ErrorCode, ModelcError, Place, UsageError, unknown_name_error
+from ..core.hub_ids import find_hub_id
 from ..core.verdict import Limits
 from ..pipeline.make_order import make_order
 from ..pipeline.option_spec import read_record
 from ..pipeline.option_table import ArtifactOptions
 from ..pipeline.order import Order, Wanted
 from ..pipeline.plan import Step, make_plan
-from ..pipeline.recorded_run import check_kind_trust
+from ..pipeline.recorded_run import check_source
 from .artifact_selection import cross_formats
 from .project_faults import (
     Faults,
@@ -186,8 +186,8 @@ class _OrderMaker:
         matrix = cross_formats(of.to, of.precision)
         order = make_model_order(self.said, matrix.wanted, self.out, cache=self.cache)
         source = order.source
-        kind, _ = check_openable(source.checkpoint, source.model, allow_pickle=source.allow_pickle)
-        check_kind_trust(kind, source)
+        if not find_hub_id(source.checkpoint):  # known when the run has located it
+            check_source(source)
         plan = make_plan(order)
         self._check_settings(order, plan)
         gates = read_gates(self.said)

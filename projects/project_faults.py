@@ -19,6 +19,7 @@ from ..core.errors import (
     UsageError,
     nearest_files,
 )
+from ..core.hub_ids import find_hub_id
 from ..core.nested_values import is_loader_spec
 from ..pipeline.option_spec import OptionSpec, ValueKind
 from .project_records import ALL_ARTIFACTS, Gate, KeyPath, Setting
@@ -165,6 +166,8 @@ def _is_path(key: OptionSpec, text: str) -> bool:
         or text in key.words
         or key.name in _OUTPUT_KEYS
     ):
+        return False
+    if key.name == "checkpoint" and find_hub_id(text):
         return False
     return not (key.kind is ValueKind.SOURCE and is_loader_spec(text))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..checkpoints.checkpoint_description import (
@@ -16,6 +16,9 @@ from ..converters.registry import TARGETS, is_stage
 from ..core.atomic_write import draft_file
 from ..core.contract import Native
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError
+from ..core.events import ignore_events
+from ..core.hub_ids import HUB_SCHEME, find_hub_id
+from ..pipeline.hub_source import locate_path
 from ..pipeline.option_values import parse_model_args
 from ..pipeline.recorded_run import is_foreign_program
 from .model_orders import plan_project
@@ -87,7 +90,10 @@ def create_project(
             code=ErrorCode.NO_EFFECT,
         )
     arguments = parse_model_args(model_args)
-    described = tuple(describe_checkpoint(path, model, arguments) for path in checkpoints)
+    described = tuple(
+        replace(describe_checkpoint(locate_path(path, ignore_events), model, arguments), path=path)
+        for path in checkpoints
+    )
     names = _name_models(checkpoints)
     draft_of = _TemplateDraft(folder=file.parent, model=model, arguments=tuple(model_args))
     text = "".join(
@@ -138,7 +144,7 @@ def _name_models(checkpoints: Iterable[Path]) -> tuple[str, ...]:
     """Choose a name for each checkpoint, unique regardless of case."""
     found: dict[str, str] = {}
     for path in checkpoints:
-        stem = name = _model_name(path.resolve())
+        stem = name = _model_name(path)
         number = 2
         while name.lower() in found:
             name, number = f"{stem[:58]}-{number}", number + 1
@@ -148,6 +154,10 @@ def _name_models(checkpoints: Iterable[Path]) -> tuple[str, ...]:
 
 def _model_name(path: Path) -> str:
     """Return the name of the file, or of its folder if the file has a generic name (`model`)."""
+    hub = find_hub_id(path).removeprefix(HUB_SCHEME)
+    if hub:
+        return make_model_name(hub.partition("@")[0].split("/")[1])
+    path = path.resolve()
     own = path.name if path.is_dir() else path.stem
     return make_model_name(path.parent.name if own in RESERVED_NAMES and path.parent.name else own)
 
@@ -198,7 +208,7 @@ class _TemplateDraft:
     ) -> Iterator[str]:
         """Yield the tables, with the facts of each checkpoint in comments."""
         for one, name in zip(described, names, strict=True):
-            path = Path(os.path.relpath(one.path, self.folder)).as_posix()
+            path = find_hub_id(one.path) or Path(os.path.relpath(one.path, self.folder)).as_posix()
             yield f"\n[models.{name}]\n"
             yield from (f"# {line}\n" for line in _describe_checkpoint(one))
             yield f"checkpoint = {_quote(path)}\n"

@@ -18,8 +18,10 @@ from ..core.errors import ModelcError
 from ..core.events import Advanced, Entered, Event, Noted, Started, Tell, ignore_events
 from ..pipeline.cache.reuse import ReuseResult, ReuseSources, reuse_results
 from ..pipeline.cache.step_keys import step_keys
+from ..pipeline.hub_source import locate_source
 from ..pipeline.order import ResumeState
 from ..pipeline.output_folder import LOGS_FOLDER
+from ..pipeline.recorded_run import check_source
 from .project_faults import place_error
 from .project_records import ModelOrder, ModelOutcome, find_breaches, find_doubts
 
@@ -121,6 +123,10 @@ def _reuse_steps(
 ) -> ReadyModel | ModelOutcome:
     """Reuse the done steps of a model; return its outcome if they cannot be read."""
     since = time.perf_counter()
+    try:
+        model = _locate(model, tell)
+    except ModelcError as error:
+        return _end_with_error(model, place_error(error, model.places), since)
     if caching is None:
         nothing = ReuseResult(manifest=None, resume=ResumeState())
         return ReadyModel(model=model, taken=nothing, seconds=_seconds_since(since))
@@ -138,6 +144,19 @@ def _reuse_steps(
     return ReadyModel(
         model=model, taken=replace(taken, resume=resume), seconds=_seconds_since(since)
     )
+
+
+def _locate(model: ModelOrder, tell: Tell) -> ModelOrder:
+    """Return the model with its checkpoint on this disk, which may be opened.
+
+    Raises:
+        ModelcError: the hub does not have it or cannot be reached, or it may not be opened.
+    """
+    source = locate_source(model.order.source, tell)
+    if source == model.order.source:
+        return model
+    check_source(source)
+    return replace(model, order=replace(model.order, source=source))
 
 
 def _seconds_since(moment: float) -> float:

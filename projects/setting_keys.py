@@ -13,7 +13,9 @@ from ..pipeline.option_values import check_drop, check_report
 SHARED_KEYS = tuple(one for one in OPTIONS if one.key)
 MODEL_KEYS = {  # `checkpoint` belongs to one model and is not valid in [defaults]
     "checkpoint": OptionSpec(
-        name="checkpoint", kind=ValueKind.PATH, help="Checkpoint of the model: a file or a folder."
+        name="checkpoint",
+        kind=ValueKind.PATH,
+        help="Checkpoint of the model: a file, a folder, or hf://ORG/NAME@REVISION.",
     ),
     **{key.name: key for key in SHARED_KEYS},
 }

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 from ..core.errors import ErrorCode, UsageError, unknown_name_error
+from ..core.hub_ids import find_hub_id
 from ..core.nested_values import is_loader_spec
 from ..pipeline.option_spec import OptionSpec, ValueKind
 from .project_records import Value
@@ -151,7 +152,8 @@ def _parse_text(key: OptionSpec, raw: object) -> str:
 
 def _resolve_path(key: OptionSpec, text: str, base: Path) -> str:
     """Resolve a path against `base`; a loader or a word stays, unless a file has its name."""
-    if text in key.words or (key.kind is ValueKind.FOLDER and "://" in text):
+    is_url = key.kind is ValueKind.FOLDER and "://" in text
+    if text in key.words or is_url or (key.name == "checkpoint" and find_hub_id(text)):
         return text
     path = base / text
     if key.kind is ValueKind.SOURCE and is_loader_spec(text) and not _path_exists(path):

@@ -99,7 +99,7 @@ def _describe_run(manifest: Manifest, name: str) -> ComparedRun:
         name=name,
         created=manifest.created,
         modelc=manifest.modelc,
-        checkpoint=manifest.checkpoint.path.replace("\\", "/").rpartition("/")[2],
+        checkpoint=manifest.checkpoint.title,
         digest=manifest.checkpoint.digest,
     )
 

@@ -33,7 +33,7 @@ _PageSection = tuple[str, str, Child]  # id, title, content; None: no section
 def render_html(manifest: Manifest, commands: Sequence[ReplayCommand] = ()) -> str:
     """Render the manifest as a page that contains its styles, script and charts."""
     rows = make_rows(manifest)
-    checkpoint = manifest.checkpoint.path.replace("\\", "/").rpartition("/")[2]
+    checkpoint = manifest.checkpoint.title
     subtitle = (
         f"{manifest.checkpoint.factory or manifest.checkpoint.kind} · sha256 "
         f"{digest_text(manifest.checkpoint.digest)} · {day_text(manifest.created)} · "

@@ -77,7 +77,7 @@ def _report_blocks(manifest: Manifest, commands: Sequence[ReplayCommand]) -> lis
 def _summary_table(rows: Sequence[ResultRow], manifest: Manifest) -> str:
     found = count_outcomes(tuple(rows))
     counts = ", ".join(f"{found[outcome]} {outcome}" for outcome in WORST_FIRST if found[outcome])
-    checkpoint = code_span(manifest.checkpoint.path.replace("\\", "/").rpartition("/")[2])
+    checkpoint = code_span(manifest.checkpoint.title)
     lines = (
         *domain_lines(manifest.artifacts, manifest.signature),
         *sensitivity_lines(row.verdict for row in rows),

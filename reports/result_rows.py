@@ -307,7 +307,7 @@ def lineage_tree(manifest: Manifest) -> tuple[LineageNode, ...]:
     left = dict(enumerate(rows))
     checkpoint = manifest.checkpoint
     root = LineageNode(
-        name=checkpoint.path.replace("\\", "/").rpartition("/")[2] or "checkpoint",
+        name=checkpoint.title or "checkpoint",
         description=f"{checkpoint.kind} {checkpoint.factory or ''}".strip(),
         digest=checkpoint.digest,
         children=_take_children(checkpoint.digest, left, 1),

@@ -25,6 +25,7 @@ from ...core.events import Tell, ignore_events
 from ...core.process import count_cores
 from ...core.records import load_text
 from ..eager_reference import read_checkpoint
+from ..hub_source import locate_source
 from ..recorded_run import (
     Moved,
     check_same,
@@ -64,7 +65,7 @@ def benchmark_folder(
     _check_machine(options.device, options.threads)
     began, before = time.perf_counter(), core_frequency()
     manifest = load_manifest(folder)
-    source = source_from_record(manifest, folder, moved or Moved())
+    source = locate_source(source_from_record(manifest, folder, moved or Moved()), on_event)
     points = plan_points(manifest.signature, options)
     changed = {one.name: describe_changed_file(one, folder) for one in manifest.artifacts}
     specs, skipped = plan_rows(manifest, source, options, unusable=changed)

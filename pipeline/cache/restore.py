@@ -13,6 +13,7 @@ from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint, is_as_recorde
 from ...core.verdict import Verdict
 from ...validators.model_identity import is_same_model
 from ..held_out import relocate_record
+from ..hub_source import commit_id
 from ..manifest_file import without_artifacts
 from ..order import Order, ResumeState
 from ..output_folder import OutputFolder, open_folder
@@ -108,7 +109,9 @@ class CacheRestore:
         """Make the manifest that this order would start with, from the record of the same step."""
         source = self.order.source
         checkpoint: Checkpoint = replace(
-            then.checkpoint, path=relative_to(str(source.checkpoint), folder)
+            then.checkpoint,
+            path=commit_id(source.hub) or relative_to(str(source.checkpoint), folder),
+            hub=source.hub,
         )
         samples = None if source.samples is None else relative_to(str(source.samples), folder)
         return replace(

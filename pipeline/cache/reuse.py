@@ -254,9 +254,10 @@ def _fallback_reason(
 
 def _iter_changed_inputs(known: Manifest, order: Order, caching: ReuseSources) -> Iterator[str]:
     """Describe recorded inputs of the key that changed: weights, versions, options."""
-    place, before = caching.root / order.source.checkpoint, Path(known.checkpoint.path).name
-    if before != place.name:
-        yield f"checkpoint: {before} -> {place.name}"
+    place, hub = caching.root / order.source.checkpoint, order.source.hub
+    before, now_at = known.checkpoint.title, place.name if hub is None else hub.id
+    if before != now_at:
+        yield f"checkpoint: {before} -> {now_at}"
     folder = place if place.is_dir() else place.parent
     for file in known.checkpoint.files:
         yield from _iter_changed_content(folder, file, caching.digests)

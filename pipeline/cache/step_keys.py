@@ -85,7 +85,9 @@ def _input_parts(order: Order, root: Path, digests: FileDigests) -> Iterator[str
     names = {one.name for one in fields(order)}.difference(_FIELDS_BY_STEP, _IGNORED_FIELDS)
     parts = {name: getattr(order, name) for name in names}
     source, measuring = order.source, order.measuring
-    parts["source"] = replace(source, checkpoint=_base_name(source.checkpoint), samples=None)
+    hub = source.hub and source.hub.exact  # a branch that did not move is no change
+    base = _base_name(source.checkpoint)
+    parts["source"] = replace(source, checkpoint=base, samples=None, hub=hub)
     if measuring is not None:
         data = replace(measuring.data, source=_base_name(measuring.data.source).name)
         parts["measuring"] = replace(measuring, data=data)

@@ -15,7 +15,7 @@ from ...core.children.limits import ChildWatchdog, ProcessLimits
 from ...core.children.messages import Interrupted, Returned, StoppedByError, rebuild_error
 from ...core.children.processes import OutputLog, ProcessEnd
 from ...core.compile_records import CompileReport
-from ...core.events import Entered, Event, Finished, Noted, Started, Tell, ignore_events
+from ...core.events import Advanced, Entered, Event, Finished, Noted, Started, Tell, ignore_events
 from ...core.external_runtime import ExternalReport
 from ...core.findings import Localisation
 from ...core.manifest import Failure, Manifest
@@ -83,7 +83,8 @@ def _run_work(
     clock_starts = Started if isinstance(work, ApiCall) else Entered
 
     def on_message(message: _Message) -> None:
-        if isinstance(message, clock_starts):
+        loads = isinstance(message, Advanced) and message.in_bytes  # a download that goes on
+        if loads or isinstance(message, clock_starts):
             watchdog.restart_clock()
         listener(message)
 

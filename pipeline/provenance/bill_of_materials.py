@@ -14,10 +14,12 @@ from uuid import NAMESPACE_URL, uuid5
 from ...core.atomic_write import atomic_write
 from ...core.contract import EAGER
 from ...core.errors import ErrorCode, MissingError, UsageError
+from ...core.hub_ids import HubOrigin
 from ...core.installation import DISTRIBUTION, hint_for_extra
 from ...core.manifest import Manifest
 from ...core.records import Artifact, FileRecord
 from ..cache.environment import NOT_PACKAGES
+from ..hub_source import commit_id
 from ..recorded_run import load_manifest
 from .artifact_checks import list_failed_checks
 from .seals import capture_method, signature_digest, verdict_digest
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from cyclonedx.model import Property
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component
+    from packageurl import PackageURL
 
 
 def make_bill(folder: Path) -> bytes:
@@ -143,20 +146,34 @@ def _source_component(manifest: Manifest) -> Component:
     from cyclonedx.model.component import Component, ComponentType
 
     checkpoint = manifest.checkpoint
-    name = checkpoint.path.rpartition("/")[2]
+    hub = checkpoint.hub
     return Component(
         type=ComponentType.MACHINE_LEARNING_MODEL,
-        name=name,
-        version=checkpoint.digest,
+        name=checkpoint.title if hub is None else hub.repo,
+        version=checkpoint.digest if hub is None else hub.commit,
+        purl=None if hub is None else _make_hub_purl(hub),
         bom_ref=_SOURCE_REF,
         hashes=_hash_list(checkpoint.digest) if len(checkpoint.files) == 1 else None,
         components=_file_components(checkpoint.files, _SOURCE_REF)
         if len(checkpoint.files) > 1
         else None,
         properties=_make_properties(
-            {"kind": checkpoint.kind, "factory": checkpoint.factory, "digest": checkpoint.digest}
+            {
+                "kind": checkpoint.kind,
+                "factory": checkpoint.factory,
+                "digest": checkpoint.digest,
+                "hub": commit_id(hub),
+            }
         ),
     )
+
+
+def _make_hub_purl(hub: HubOrigin) -> PackageURL:
+    """Make the package URL of a commit on the hub."""
+    from packageurl import PackageURL
+
+    owner, _, name = hub.repo.partition("/")
+    return PackageURL("huggingface", owner, name, hub.commit, subpath=hub.place or None)
 
 
 def _model_component(artifact: Artifact, manifest: Manifest, source: Component) -> Component:

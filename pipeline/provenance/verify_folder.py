@@ -14,6 +14,7 @@ from ...core.errors import ErrorCode, UsageError
 from ...core.manifest import Manifest
 from ...core.nested_values import is_loader_spec
 from ...core.records import joint_digest, sha256_of
+from ..hub_source import find_recorded_checkpoint
 from ..image_samples import digest_samples
 from ..manifest_file import COMMIT_FOLDER, MANIFEST_FILE, decode_manifest
 from ..output_folder import REPLACED_FOLDER
@@ -158,14 +159,14 @@ def _check_tokenizer(folder: Path, manifest: Manifest) -> Iterator[ProvenanceChe
 
 def _check_checkpoint(folder: Path, manifest: Manifest) -> ProvenanceCheck:
     then = manifest.checkpoint
-    path = folder / then.path
-    root = path if path.is_dir() else path.parent
+    path = find_recorded_checkpoint(then, folder)
     if joint_digest(then.files) != then.digest:
         detail = "its digest is not that of its files"
-    elif not path.exists():
-        detail = f"{then.path} is not here"
+    elif path is None:
+        detail = f"{then.path} is not {'in the cache' if then.hub else 'here'}"
         return ProvenanceCheck(of="checkpoint", what="files", found=UNCHECKED, detail=detail)
     else:
+        root = path if path.is_dir() else path.parent
         changed = [
             file.name
             for file in then.files
@@ -215,9 +216,11 @@ def _collect_claimed(folder: Path, manifest: Manifest, read: ReadManifest) -> Cl
 
     A checkpoint that is not at its recorded path claims no file.
     """
-    checkpoint = folder / manifest.checkpoint.path
-    root = checkpoint if checkpoint.is_dir() else checkpoint.parent
-    given = [root / file.name for file in manifest.checkpoint.files] if checkpoint.exists() else []
+    checkpoint = find_recorded_checkpoint(manifest.checkpoint, folder)
+    given: list[Path] = []
+    if checkpoint is not None and manifest.checkpoint.hub is None:
+        root = checkpoint if checkpoint.is_dir() else checkpoint.parent
+        given = [root / file.name for file in manifest.checkpoint.files]
     own = [folder / file.name for file in (*manifest.files, *manifest.replaced)]
     samples = [] if manifest.feeds.samples is None else [folder / manifest.feeds.samples]
     parents = {one.parent for one in manifest.artifacts}

@@ -99,8 +99,8 @@ def test_an_input_of_another_name_still_goes_by_order(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("bert-base-uncased", "hf download bert-base-uncased --local-dir bert-base-uncased"),
-        ("google/vit-base", "hf download google/vit-base --local-dir vit-base"),
+        ("bert-base-uncased", "hf://ORG/bert-base-uncased"),
+        ("google/vit-base", "hf://google/vit-base"),
     ],
 )
 def test_the_name_of_a_model_on_a_hub_is_told_as_such(refuse: Refuse, name: str, hint: str) -> None:
