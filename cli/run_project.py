@@ -155,7 +155,8 @@ def _open_caching(
     from ..pipeline.cache.file_digests import FileDigests
     from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT
     from ..pipeline.cache.reuse import ReuseSources
-    from ..pipeline.cache.step_cache import StepCache, open_remote
+    from ..pipeline.cache.remote_store import open_remote
+    from ..pipeline.cache.step_cache import StepCache
 
     if not asked.use_cache:
         yield None

@@ -18,6 +18,7 @@ from ..core.errors import ModelcError
 from ..core.events import Advanced, Entered, Event, Noted, Started, Tell, ignore_events
 from ..pipeline.cache.reuse import ReuseResult, ReuseSources, reuse_results
 from ..pipeline.cache.step_keys import step_keys
+from ..pipeline.manifest_file import read_manifest
 from ..pipeline.order import ResumeState
 from ..pipeline.output_folder import LOGS_FOLDER
 from .project_faults import place_error
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 from ..core.process import count_cores
 
 TellOf: TypeAlias = Callable[[str], Tell]
+_CLAIM_PAUSE = 1.0  # seconds until a model that another run builds is tried again
 _BASE_MEMORY = 1 << 30  # bytes: torch, a converter and a runtime
 _MEMORY_FACTOR = 5  # the weights: model, capture, artifact and its parent
 
@@ -223,6 +225,7 @@ class _ModelPool:
         self._caching = caching
         self._limits = limits
         self._stop = Flag()
+        self._waits: set[tuple[str, str]] = set()
 
     def execute(self, ready: Sequence[ReadyModel]) -> dict[str, ModelOutcome]:
         """Return the outcomes by name; models that were not started are missing."""
@@ -246,7 +249,7 @@ class _ModelPool:
         """Run models in parallel; an interrupt reaches this thread, which ends all children."""
         found: dict[str, ModelOutcome] = {}
         waiting = list(ready)
-        running: set[Future[ModelOutcome]] = set()
+        running: set[Future[ModelOutcome | ReadyModel]] = set()
         bounds = self._bounds(jobs)
         with ThreadPoolExecutor(max_workers=jobs) as pool:
             try:
@@ -254,7 +257,9 @@ class _ModelPool:
                     while waiting and len(running) < jobs:
                         running.add(pool.submit(self._one, waiting.pop(0), bounds))
                     done, running = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-                    found |= {end.name: end for end in (one.result() for one in done)}
+                    ended = [one.result() for one in done]
+                    found |= {end.name: end for end in ended if isinstance(end, ModelOutcome)}
+                    waiting += [one for one in ended if isinstance(one, ReadyModel)]
                     if not _may_continue(found.values(), self._limits):
                         waiting.clear()
             except BaseException:
@@ -271,14 +276,43 @@ class _ModelPool:
             stop=self._stop.is_set,
         )
 
-    def _one(self, ready: ReadyModel, bounds: ProcessLimits) -> ModelOutcome:
+    def _one(self, ready: ReadyModel, bounds: ProcessLimits) -> ModelOutcome | ReadyModel:
+        """Run the remaining steps of one model, unless another run is building one of them.
+
+        Such a model is returned after a pause; what was built meanwhile is then reused.
+        """
+        claims = None if self._caching is None else self._caching.claims
+        if claims is None:
+            return self._build(ready, bounds)
+        keys = ready.taken.resume.keys
+        with claims.hold([keys[one] for one in ready.steps_left if one in keys]) as conflict:
+            if conflict is not None:
+                self._report_waiting(ready.model.name, conflict.holder)
+                self._stop.wait(_CLAIM_PAUSE)
+                return ready
+            again = _reuse_steps(ready.model, self._tell_of(ready.model.name), self._caching)
+            if isinstance(again, ModelOutcome):
+                return again
+            ready = replace(again, seconds=ready.seconds + again.seconds)
+            if ready.steps_left:
+                return self._build(ready, bounds)
+            self._count.end(ready.model.name)
+            return _end_unchanged(ready)
+
+    def _report_waiting(self, model: str, holder: str) -> None:
+        """Report once per model and holder why it waits."""
+        if (model, holder) not in self._waits:
+            self._waits.add((model, holder))
+            self._tell_of(model)(Noted(text=f"waiting for {holder}, which builds the same steps"))
+
+    def _build(self, ready: ReadyModel, bounds: ProcessLimits) -> ModelOutcome:
         """Run the remaining steps of one model, and store the results for later runs."""
         from ..pipeline.isolation.supervisor import run_isolated
 
         model = ready.model
         order = replace(model.order, resume=ready.taken.resume)
         since = time.perf_counter() - ready.seconds
-        tell = self._count.of(model.name, self._tell_of(model.name))
+        tell = self._count.of(model.name, self._store_ended(model, self._tell_of(model.name)))
         try:
             manifest = run_isolated(order, tell, bounds=bounds)
         except ModelcError as error:
@@ -290,6 +324,23 @@ class _ModelPool:
         if self._caching is not None and self._caching.steps is not None:
             self._caching.steps.keep(manifest, order.out, model.name)
         return ready.make_outcome(manifest, since)
+
+    def _store_ended(self, model: ModelOrder, tell: Tell) -> Tell:
+        """Return a listener that shares each step when the next begins: a kill then loses one."""
+        steps = None if self._caching is None else self._caching.steps
+        if steps is None or steps.claims is None:
+            return tell
+        entered: list[str] = []
+
+        def store(event: Event) -> None:
+            if isinstance(event, Entered):
+                manifest = read_manifest(model.order.out) if entered else None
+                entered.append(event.artifact)
+                if manifest is not None:
+                    steps.keep(manifest, model.order.out, model.name)
+            tell(event)
+
+        return store
 
 
 def _report_bug(error: ChildBugError, logs: Path) -> ModelcError:

@@ -16,6 +16,7 @@ from ..manifest_file import read_manifest
 from ..order import Order, ResumeState, Source
 from ..plan import Step, make_skipped_failure
 from ..provenance.seals import is_bound
+from .claims import StepClaims
 from .dependencies import find_unmet_dependency
 from .environment import NOT_PACKAGES, packages
 from .file_digests import FileDigests
@@ -36,6 +37,11 @@ class ReuseSources:
     root: Path
     digests: FileDigests
     steps: StepCache | None = None
+
+    @property
+    def claims(self) -> StepClaims | None:
+        """The claims on steps that other hosts see; None if nothing is shared."""
+        return None if self.steps is None else self.steps.claims
 
 
 @dataclass(frozen=True, kw_only=True)
