@@ -19,7 +19,7 @@ from ..projects.project_records import (
     ModelOutcome,
     Regression,
 )
-from ..projects.run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord, count_results
+from ..projects.run_record import ArtifactRun, ModelRun, RunRecord, count_results, record_file
 from ..projects.setting_keys import RunSettings
 from ..reports.comparison import Change
 from ..reports.result_rows import Outcome
@@ -67,9 +67,8 @@ def show_run(
         _show_model(console, outcome, model)
     if record.regression is not None:
         show_regression(console, record.regression)
-    print_line(
-        console, f"{_run_summary(record)} · {record.seconds:.1f} s · {escape(str(out / RUN_FILE))}"
-    )
+    file = escape(str(out / record_file(record)))
+    print_line(console, f"{_run_summary(record)} · {record.seconds:.1f} s · {file}")
 
 
 def _show_artifacts(console: Console, models: Sequence[ModelRun]) -> None:

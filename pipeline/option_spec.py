@@ -22,6 +22,8 @@ class Commands:
     VALIDATE = frozenset({"validate"})
     DEBUG = frozenset({"debug"})
     RUN = frozenset({"run"})
+    MERGE = frozenset({"merge"})
+    FINISH = frozenset({"finish"})
     CALIBRATE = frozenset({"calibrate"})
     INIT = frozenset({"init"})
     INSPECT = frozenset({"inspect"})
@@ -32,7 +34,7 @@ class Commands:
     EAGER = JUDGING | DEBUG  # those that open a checkpoint
     LOADING = EAGER | INSPECT | BENCHMARK  # those that build its module
     WITH_JSON = (
-        EAGER | RUN | CALIBRATE | INIT | INSPECT | REPORT | BENCHMARK
+        EAGER | RUN | MERGE | FINISH | CALIBRATE | INIT | INSPECT | REPORT | BENCHMARK
         | {"config", "doctor", "targets", "verify", "cache ls", "cache gc", "cache verify"}
     )  # fmt: skip
     ALL = WITH_JSON | {"sbom"}
@@ -42,6 +44,7 @@ class Panel(StrEnum):
     """The groups of options in every command's help, in this order; rare ones are in the last."""
 
     PROJECT = "Project"
+    FLEET = "Several hosts"
     INPUT = "Input"
     OUTPUT = "Output"
     PRECISION = "Precision"

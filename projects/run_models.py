@@ -71,8 +71,8 @@ class ReadyModel:
             name=self.model.name,
             folder=str(self.model.order.out),
             manifest=manifest,
-            breaches=find_breaches(self.model, manifest),
-            doubts=find_doubts(self.model, manifest),
+            breaches=find_breaches(self.model.gates, self.model.asked, manifest),
+            doubts=find_doubts(self.model.gates, self.model.asked, manifest),
             kept=tuple(sorted(kept.difference(restored))),
             restored=restored,
             seconds=_seconds_since(since),
@@ -318,7 +318,7 @@ class _ModelPool:
         except ModelcError as error:
             return _end_with_error(model, place_error(error, model.places), since)
         except ChildBugError as error:
-            return _end_with_error(model, _report_bug(error, order.out / LOGS_FOLDER), since)
+            return _end_with_error(model, report_bug(error, order.out / LOGS_FOLDER), since)
         finally:
             self._count.end(model.name)
         if self._caching is not None and self._caching.steps is not None:
@@ -343,7 +343,7 @@ class _ModelPool:
         return store
 
 
-def _report_bug(error: ChildBugError, logs: Path) -> ModelcError:
+def report_bug(error: ChildBugError, logs: Path) -> ModelcError:
     """Convert a bug of modelc to an error of one model, and write its traceback to a log."""
     logs.mkdir(parents=True, exist_ok=True)
     path = logs / "bug.log"

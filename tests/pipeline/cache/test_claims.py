@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modelc.pipeline.cache.claims import ClaimConflict, StepClaims
+from modelc.pipeline.cache.claims import ClaimConflict, StepClaim, StepClaims
 from modelc.pipeline.cache.remote_files import RemoteFiles, open_remote_files
 
 from .conftest import Told
@@ -24,7 +24,9 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RemoteFile
     """A shared folder, and a file system that puts whole objects."""
     import fsspec
 
-    yield open_remote_files({"file": f"file://{tmp_path}/far", "memory": "memory://far"}[request.param])
+    yield open_remote_files(
+        {"file": f"file://{tmp_path}/far", "memory": "memory://far"}[request.param]
+    )
     fsspec.filesystem("memory").store.clear()
 
 
@@ -93,15 +95,9 @@ def test_a_claim_that_was_taken_over_does_not_come_back(host: Callable[[], StepC
         time.sleep(1.5 * SHORT)
         with two.hold([KEY]) as taken:
             assert taken is None
-            one._write(f"claims/{KEY}/{0:08}", three_beats(one))
+            one._write(f"claims/{KEY}/{0:08}", StepClaim(holder=one.holder, beat=3))
             with three.hold([KEY]) as found:
                 assert found == ClaimConflict(holder=two.holder)
-
-
-def three_beats(claims: StepClaims) -> object:
-    from modelc.pipeline.cache.claims import StepClaim
-
-    return StepClaim(holder=claims.holder, beat=3)
 
 
 def test_a_damaged_claim_is_held_until_its_lease_ends(
@@ -123,7 +119,7 @@ def test_a_remote_that_cannot_be_written_claims_nothing_and_says_so(told: Told) 
         def invalidate_cache(self) -> None:
             raise PermissionError("read only")
 
-    claims = StepClaims(RemoteFiles(ReadOnly(), "far"), told)  # type: ignore[arg-type]
+    claims = StepClaims(RemoteFiles(ReadOnly(), "far"), told)
     with claims.hold([KEY]) as found:
         assert found is None
     assert len(told) == 1

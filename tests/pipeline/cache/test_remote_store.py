@@ -149,7 +149,9 @@ class Broken:
 def test_a_failing_remote_is_reported_once_per_operation_and_no_error(
     made: Manifest, tmp_path: Path, told: Told
 ) -> None:
-    cache = StepCache(tmp_path / "a", tell=told, remote=RemoteStore(RemoteFiles(Broken(), "far"), told))
+    cache = StepCache(
+        tmp_path / "a", tell=told, remote=RemoteStore(RemoteFiles(Broken(), "far"), told)
+    )
     assert found(cache) == []
     assert cache.keep(made, tmp_path / "out", "w.pt") == 1
     assert found(cache, "cd" * 32) == []
