@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
@@ -175,6 +176,12 @@ _ROW = "option"
 
 def specs_of(record: type) -> tuple[OptionSpec, ...]:
     """The options among the fields of a record."""
+    kind: Any = record  # a class is hashable, which mypy does not know
+    return _read_specs(kind)
+
+
+@functools.cache
+def _read_specs(record: Any) -> tuple[OptionSpec, ...]:
     return tuple(
         replace(one.metadata[_ROW], field=one.name)
         for one in fields(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from ..provenance.seals import is_bound
 from .claims import StepClaims
 from .dependencies import find_unmet_dependency
 from .environment import NOT_PACKAGES, packages
-from .file_digests import FileDigests
+from .file_digests import FileDigests, digest_of_code
 from .step_cache import StepCache
 
 FetchArtifact: TypeAlias = Callable[
@@ -169,7 +170,11 @@ def find_up_to_date(
     manifest: Manifest, folder: Path, keys: Mapping[str, str], caching: ReuseSources
 ) -> UpToDate:
     """Return the results in a folder that are up to date, by the current keys of the steps."""
-    artifacts = {one.step: one for one in _iter_judged_artifacts(manifest, keys)}
+    artifacts = {
+        one.step: one
+        for one in _iter_judged_artifacts(manifest, keys)
+        if _is_bound(one, manifest, caching.digests)
+    }
     waiting = {one.step for one in manifest.pending}
     failures = {
         one.step: one
@@ -198,8 +203,18 @@ def _iter_judged_artifacts(manifest: Manifest, keys: Mapping[str, str]) -> Itera
         # A later rejection under the same step supersedes an artifact that passed.
         alone = artifact.rejected or f"{REJECTED_FOLDER}/{step}" not in names
         keyed = _has_current_key(artifact.key, step, keys)
-        if keyed and judged and alone and step not in left and is_bound(artifact, manifest):
+        if keyed and judged and alone and step not in left:
             yield artifact
+
+
+def _is_bound(artifact: Artifact, manifest: Manifest, digests: FileDigests) -> bool:
+    """Whether the seal of an artifact matches its verdict: checked once for the same records."""
+    import msgspec
+
+    records = (artifact, manifest.verdict_of(artifact.name), manifest.signature)
+    raw = hashlib.sha256(msgspec.json.encode((*records, manifest.checkpoint.digest))).hexdigest()
+    fact = f"bound {__version__} {digest_of_code(digests)} {raw}"
+    return digests.holds(fact, lambda: is_bound(artifact, manifest))
 
 
 def _has_current_key(key: str, step: str, keys: Mapping[str, str]) -> bool:
