@@ -39,6 +39,34 @@ def run(
         ),
     ] = None,
     run_id: RunId = "",
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="CLUSTER",
+            help="Run the models as tasks of a Ray cluster: ray, or ray://HOST:10001.",
+            rich_help_panel=Panel.FLEET,
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            metavar="URL",
+            help="With --on: where inputs and results meet (fsspec); default: --remote-cache.",
+            rich_help_panel=Panel.FLEET,
+        ),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="KEY=VALUE",
+            help="With --on: label of the nodes that finish pending engines, as "
+            "ray.io/accelerator-type=L4. Repeatable.",
+            rich_help_panel=Panel.FLEET,
+        ),
+    ] = None,
     jobs: Annotated[
         str | None,
         typer.Option(
@@ -105,6 +133,7 @@ def run(
     """Convert all models of a modelc.toml and validate every artifact against the eager model."""
     from ..projects.shards import check_run_id, parse_shard
     from .ci_run import make_ci_run
+    from .fleet_options import read_fleet
     from .run_options import collect_overrides
     from .run_project import RunArguments, run_project
 
@@ -134,5 +163,6 @@ def run(
         latency=call.latency,
         shard=None if shard is None else parse_shard(shard),
         run_id=check_run_id(run_id),
+        fleet=read_fleet(on, storage, label or ()),
     )
     raise typer.Exit(run_project(asked, collect_overrides(sets, flags)))

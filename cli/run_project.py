@@ -22,6 +22,7 @@ from ..projects.setting_layers import Overrides, results_folder
 from ..projects.shards import Shard, ShardRun, digest_project, select_shard
 from .ci_run import CiRun
 from .console import Screen, show_json
+from .fleet_options import FleetOptions, FleetRun, make_executor
 from .render_run import show_plans, show_run
 from .render_setup import print_warnings
 from .run_options import cache_folder, load_private_key
@@ -53,6 +54,7 @@ class RunArguments:
     latency: bool = False
     shard: Shard | None = None
     run_id: str = ""
+    fleet: FleetOptions | None = None
 
 
 def run_project(asked: RunArguments, given: Overrides) -> int:
@@ -179,7 +181,7 @@ def _execute_models(
     from ..pipeline.provenance.signing import keep_signature
     from ..pipeline.report_files import remove_stale_reports
     from ..projects.index_page import clear_index
-    from ..projects.run_models import ProjectLimits, run_models
+    from ..projects.run_models import ProjectLimits, run_models, run_models_on
     from ..projects.run_record import clear_record
     from ..reports.report_formats import find_format, parse_formats
 
@@ -197,8 +199,14 @@ def _execute_models(
             for model in models:
                 held.enter_context(keep_signature(model.order.out, key, screen))
             caching = held.enter_context(_open_caching(run, asked, screen))
+            executor = None
+            if asked.fleet is not None:
+                fleet = FleetRun(planned=planned, given=given, only=asked.only)
+                executor = make_executor(asked.fleet, fleet, of, caching, limits)
             clear_index(run.out, wanted=find_format("html") in reports)
             clear_record(run.out, asked.shard)
+        if executor is not None:
+            return run_models_on(executor, models, screen)
         return run_models(models, of, caching=caching, limits=limits, on_event=screen)
 
 

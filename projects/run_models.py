@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event as Flag
 from threading import Lock
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..core.children.limits import ProcessLimits
 from ..core.children.messages import ChildBugError
-from ..core.errors import ModelcError
+from ..core.errors import ModelcError, RunnerError
 from ..core.events import Advanced, Entered, Event, Noted, Started, Tell, ignore_events
 from ..pipeline.cache.reuse import ReuseResult, ReuseSources, reuse_results
 from ..pipeline.cache.step_keys import step_keys
@@ -45,6 +45,7 @@ class ProjectLimits:
     memory: int | None = None
     timeout: float | None = None
     keep_going: bool = False
+    threads: int | None = None  # of each model; None is a share of the cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,21 +100,42 @@ def run_models(
     Raises:
         KeyboardInterrupt: this process was interrupted; the children and their files are removed.
     """
+    return run_models_on(_ModelPool(tell_of, caching, limits), models, on_event)
+
+
+class Executor(Protocol):
+    """Where the remaining steps of models run: child processes of this host, or a cluster.
+
+    `caching` is where to find and store results, None rebuilds everything; `tell_of` returns the
+    listener for a model by name, and is called from several threads.
+    """
+
+    tell_of: TellOf
+    caching: ReuseSources | None
+    limits: ProjectLimits
+
+    def execute(self, ready: Sequence[ReadyModel], count: StepCount) -> dict[str, ModelOutcome]:
+        """Return the outcomes by name; models that were not started are missing."""
+
+
+def run_models_on(
+    executor: Executor, models: Sequence[ModelOrder], on_event: Tell = ignore_events
+) -> tuple[ModelOutcome, ...]:
+    """Run models as `run_models` does, where the executor says."""
     found: dict[str, ModelOutcome] = {}
     ready: list[ReadyModel] = []
     for model in models:
-        one = _reuse_steps(model, tell_of(model.name), caching)
+        one = _reuse_steps(model, executor.tell_of(model.name), executor.caching)
         if isinstance(one, ReadyModel) and one.steps_left:
             ready.append(one)
         else:
             found[model.name] = one if isinstance(one, ModelOutcome) else _end_unchanged(one)
-    if _may_continue(found.values(), limits):
-        count = StepCount(ready, on_event)
-        found |= _ModelPool(tell_of, caching, limits, count).execute(ready)
+    if may_continue(found.values(), executor.limits):
+        found |= executor.execute(ready, StepCount(ready, on_event))
     return tuple(found.get(model.name) or _end_unstarted(model) for model in models)
 
 
-def _may_continue(ended: Iterable[ModelOutcome], limits: ProjectLimits) -> bool:
+def may_continue(ended: Iterable[ModelOutcome], limits: ProjectLimits) -> bool:
     """Whether to start another model after these."""
     return limits.keep_going or not any(one.exit_code for one in ended)
 
@@ -132,7 +154,7 @@ def _reuse_steps(
         taken = reuse_results(model.order, model.plan, keys, caching)
         resume = replace(taken.resume, inputs=inputs)
     except ModelcError as error:
-        return _end_with_error(model, place_error(error, model.places), since)
+        return end_with_error(model, place_error(error, model.places), since)
     if taken.restored:
         tell(Noted(text=f"{', '.join(taken.restored)}: reused from the cache"))
     if taken.again:
@@ -148,12 +170,17 @@ def _seconds_since(moment: float) -> float:
 
 def _end_unchanged(ready: ReadyModel) -> ModelOutcome:
     manifest = ready.taken.manifest
+    if manifest is None and ready.taken.resume.failures:
+        one = ready.taken.resume.failures[0]
+        error = RunnerError(f"{one.step}: {one.message}", hint=one.hint)
+        return end_with_error(ready.model, error, time.perf_counter() - ready.seconds)
     if manifest is None:
         raise RuntimeError(f"{ready.model.name}: no step is left, but there is no manifest")
     return ready.make_outcome(manifest, time.perf_counter() - ready.seconds)
 
 
-def _end_with_error(model: ModelOrder, error: ModelcError, since: float) -> ModelOutcome:
+def end_with_error(model: ModelOrder, error: ModelcError, since: float) -> ModelOutcome:
+    """Make the outcome of a model that an error stopped; `since` is when it started."""
     return ModelOutcome(
         name=model.name,
         folder=str(model.order.out),
@@ -218,32 +245,32 @@ class _ModelPool:
         tell_of: TellOf,
         caching: ReuseSources | None,
         limits: ProjectLimits,
-        count: StepCount,
     ) -> None:
-        self._tell_of = tell_of
-        self._count = count
-        self._caching = caching
-        self._limits = limits
+        self.tell_of = tell_of
+        self.caching = caching
+        self.limits = limits
+        self._count = StepCount((), ignore_events)
         self._stop = Flag()
         self._waits: set[tuple[str, str]] = set()
 
-    def execute(self, ready: Sequence[ReadyModel]) -> dict[str, ModelOutcome]:
+    def execute(self, ready: Sequence[ReadyModel], count: StepCount) -> dict[str, ModelOutcome]:
         """Return the outcomes by name; models that were not started are missing."""
-        jobs = max(1, min(self._limits.jobs, len(ready)))
+        self._count = count
+        jobs = max(1, min(self.limits.jobs, len(ready)))
         small = [one for one in ready if self._fits(one, jobs)]
         large = [one for one in ready if not self._fits(one, jobs)]
         found = self._together(small, jobs)
         for one in large:  # one at a time, with all of the memory
-            if not _may_continue(found.values(), self._limits):
+            if not may_continue(found.values(), self.limits):
                 break
             found |= self._together([one], 1)
         return found
 
     def _fits(self, one: ReadyModel, jobs: int) -> bool:
         """Whether the model likely fits in its share of the memory."""
-        if self._limits.memory is None or jobs == 1:
+        if self.limits.memory is None or jobs == 1:
             return True
-        return _estimate_memory(one.model) <= self._limits.memory // jobs
+        return _estimate_memory(one.model) <= self.limits.memory // jobs
 
     def _together(self, ready: Sequence[ReadyModel], jobs: int) -> dict[str, ModelOutcome]:
         """Run models in parallel; an interrupt reaches this thread, which ends all children."""
@@ -260,7 +287,7 @@ class _ModelPool:
                     ended = [one.result() for one in done]
                     found |= {end.name: end for end in ended if isinstance(end, ModelOutcome)}
                     waiting += [one for one in ended if isinstance(one, ReadyModel)]
-                    if not _may_continue(found.values(), self._limits):
+                    if not may_continue(found.values(), self.limits):
                         waiting.clear()
             except BaseException:
                 self._stop.set()
@@ -268,11 +295,11 @@ class _ModelPool:
         return found
 
     def _bounds(self, jobs: int) -> ProcessLimits:
-        memory = self._limits.memory
+        memory = self.limits.memory
         return ProcessLimits(
-            timeout=self._limits.timeout,
+            timeout=self.limits.timeout,
             memory=None if memory is None else memory // jobs,
-            threads=None if jobs == 1 else max(1, count_cores() // jobs),
+            threads=self.limits.threads or (None if jobs == 1 else max(1, count_cores() // jobs)),
             stop=self._stop.is_set,
         )
 
@@ -281,7 +308,7 @@ class _ModelPool:
 
         Such a model is returned after a pause; what was built meanwhile is then reused.
         """
-        claims = None if self._caching is None else self._caching.claims
+        claims = None if self.caching is None else self.caching.claims
         if claims is None:
             return self._build(ready, bounds)
         keys = ready.taken.resume.keys
@@ -290,7 +317,7 @@ class _ModelPool:
                 self._report_waiting(ready.model.name, conflict.holder)
                 self._stop.wait(_CLAIM_PAUSE)
                 return ready
-            again = _reuse_steps(ready.model, self._tell_of(ready.model.name), self._caching)
+            again = _reuse_steps(ready.model, self.tell_of(ready.model.name), self.caching)
             if isinstance(again, ModelOutcome):
                 return again
             ready = replace(again, seconds=ready.seconds + again.seconds)
@@ -303,7 +330,7 @@ class _ModelPool:
         """Report once per model and holder why it waits."""
         if (model, holder) not in self._waits:
             self._waits.add((model, holder))
-            self._tell_of(model)(Noted(text=f"waiting for {holder}, which builds the same steps"))
+            self.tell_of(model)(Noted(text=f"waiting for {holder}, which builds the same steps"))
 
     def _build(self, ready: ReadyModel, bounds: ProcessLimits) -> ModelOutcome:
         """Run the remaining steps of one model, and store the results for later runs."""
@@ -312,22 +339,22 @@ class _ModelPool:
         model = ready.model
         order = replace(model.order, resume=ready.taken.resume)
         since = time.perf_counter() - ready.seconds
-        tell = self._count.of(model.name, self._store_ended(model, self._tell_of(model.name)))
+        tell = self._count.of(model.name, self._store_ended(model, self.tell_of(model.name)))
         try:
             manifest = run_isolated(order, tell, bounds=bounds)
         except ModelcError as error:
-            return _end_with_error(model, place_error(error, model.places), since)
+            return end_with_error(model, place_error(error, model.places), since)
         except ChildBugError as error:
-            return _end_with_error(model, report_bug(error, order.out / LOGS_FOLDER), since)
+            return end_with_error(model, report_bug(error, order.out / LOGS_FOLDER), since)
         finally:
             self._count.end(model.name)
-        if self._caching is not None and self._caching.steps is not None:
-            self._caching.steps.keep(manifest, order.out, model.name)
+        if self.caching is not None and self.caching.steps is not None:
+            self.caching.steps.keep(manifest, order.out, model.name)
         return ready.make_outcome(manifest, since)
 
     def _store_ended(self, model: ModelOrder, tell: Tell) -> Tell:
         """Return a listener that shares each step when the next begins: a kill then loses one."""
-        steps = None if self._caching is None else self._caching.steps
+        steps = None if self.caching is None else self.caching.steps
         if steps is None or steps.claims is None:
             return tell
         entered: list[str] = []

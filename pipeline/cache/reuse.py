@@ -32,12 +32,14 @@ FetchArtifact: TypeAlias = Callable[
 class ReuseSources:
     """Where to look for results of earlier runs; `root` is the folder that runs start in.
 
-    With `steps` None, only the output folder is searched.
+    With `steps` None, only the output folder is searched. `failed` are failures of this run, whose
+    steps are not tried again.
     """
 
     root: Path
     digests: FileDigests
     steps: StepCache | None = None
+    failed: tuple[Failure, ...] = ()
 
     @property
     def claims(self) -> StepClaims | None:
@@ -85,6 +87,8 @@ def reuse_results(
         restoring = CacheRestore(order=order, keys=keys, caching=caching, failures=again)
         manifest, done, restored = restoring.run(plan, standing.artifacts, known)
         failures = _settle_failures(plan, done, standing, manifest, restored)
+    known_failures = {*done, *(one.step for one in failures)}
+    failures += tuple(one for one in caching.failed if one.step not in known_failures)
     resume = ResumeState(keys=keys, kept=frozenset(done), failures=failures)
     left = [step.name for step in plan if step.name not in resume.done]
     if manifest is not None and not left:

@@ -10,7 +10,10 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from ...core.atomic_write import DRAFT_SUFFIX
 from ...core.errors import CheckpointError, ErrorCode, UsageError
-from ...core.records import FileRecord, record_of
+from ...core.manifest import Manifest
+from ...core.records import FileRecord, is_as_recorded, record_of
+from ..manifest_file import MANIFEST_FILE, SIGNATURE_FILE, read_manifest
+from ..output_folder import LOGS_FOLDER, open_folder
 from .remote_files import RemoteFiles
 
 
@@ -80,6 +83,41 @@ def is_inside(name: str) -> bool:
     parts = {*PurePosixPath(name).parts, *windows.parts}
     rooted = PurePosixPath(name).is_absolute() or windows.drive or windows.root
     return bool(parts) and not rooted and ".." not in parts and "\0" not in name
+
+
+def replace_results(stored: StoredFolder, files: RemoteFiles, out: Path) -> Manifest | None:
+    """Bring an output folder to the state of a list of files, which a run on another host left.
+
+    Files and manifest change together; files of the user are left alone. Without a manifest in the
+    list, only logs come.
+
+    Raises:
+        UsageError: a file of the user is in the way, or the folder cannot be written.
+        CheckpointError: a file is missing or damaged.
+    """
+    names = {file.name for file in stored.files}
+    with open_folder(out) as folder:
+        place = folder.workplace("fetched")
+        fetch_files(stored, files, place)
+        before, manifest = read_manifest(out), read_manifest(place)
+        for path in _iter_files(place):
+            name = path.relative_to(place).as_posix()
+            if name.startswith(f"{LOGS_FOLDER}/") and manifest is None:
+                (out / name).parent.mkdir(exist_ok=True)
+                path.replace(out / name)
+        if manifest is None:
+            return before
+        if before is not None:
+            folder.own(file.name for file in before.files)
+        changed = [one for one in manifest.files if not is_as_recorded(out / one.name, one)]
+        folder.claim(one.name for one in changed)
+        apart = {one.name for one in manifest.files} - {one.name for one in changed}
+        apart |= {MANIFEST_FILE, SIGNATURE_FILE}
+        for name in sorted(names - apart):
+            folder.put(place / name, name)
+        gone = () if before is None else (one for one in before.files if one.name not in names)
+        folder.commit(manifest, gone)
+        return manifest
 
 
 def place_folder(stored: StoredFolder, source: RemoteFiles | Path, place: Path) -> None:
