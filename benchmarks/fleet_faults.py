@@ -105,7 +105,7 @@ def cluster_of(bed: FleetBed, count: int) -> Iterator[None]:
 
 
 def _patiently(start: Callable[[], Any]) -> Any:
-    """Start a process of Ray again if it was too slow: Ray waits for 30 s, on a busy machine too."""
+    """Start a process of Ray again if it was too slow: Ray waits for 30 s at most."""
     for _ in range(4):
         try:
             return start()

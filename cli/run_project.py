@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..checkpoints.user_code import use_code_folder
 from ..core.errors import ErrorCode, ModelcError, UsageError
 from ..core.events import Entered, Event, Noted, Tell
+from ..core.process import relax_gc
 from ..pipeline.manifest_file import encode_json
 from ..projects.artifact_selection import select_models
 from ..projects.model_orders import PlannedProject, plan_project
@@ -69,7 +70,7 @@ def run_project(asked: RunArguments, given: Overrides) -> int:
 
     began = time.perf_counter()
     cache = cache_folder() if asked.use_cache else None
-    with _report_start_errors(asked, given):
+    with _report_start_errors(asked, given), relax_gc():
         planned = plan_project(asked.file, given=given, names=asked.models, cache=cache)
         selected = select_models(planned.models, asked.only)
         part = _describe_part(asked, given, selected, planned.settings.run)

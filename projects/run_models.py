@@ -26,7 +26,7 @@ from .project_records import ModelOrder, ModelOutcome, find_breaches, find_doubt
 
 if TYPE_CHECKING:
     from ..core.manifest import Manifest
-from ..core.process import count_cores
+from ..core.process import count_cores, relax_gc
 
 TellOf: TypeAlias = Callable[[str], Tell]
 _CLAIM_PAUSE = 1.0  # seconds until a model that another run builds is tried again
@@ -124,12 +124,13 @@ def run_models_on(
     """Run models as `run_models` does, where the executor says."""
     found: dict[str, ModelOutcome] = {}
     ready: list[ReadyModel] = []
-    for model in models:
-        one = _reuse_steps(model, executor.tell_of(model.name), executor.caching)
-        if isinstance(one, ReadyModel) and one.steps_left:
-            ready.append(one)
-        else:
-            found[model.name] = one if isinstance(one, ModelOutcome) else _end_unchanged(one)
+    with relax_gc():
+        for model in models:
+            one = _reuse_steps(model, executor.tell_of(model.name), executor.caching)
+            if isinstance(one, ReadyModel) and one.steps_left:
+                ready.append(one)
+            else:
+                found[model.name] = one if isinstance(one, ModelOutcome) else _end_unchanged(one)
     if may_continue(found.values(), executor.limits):
         found |= executor.execute(ready, StepCount(ready, on_event))
     return tuple(found.get(model.name) or _end_unstarted(model) for model in models)

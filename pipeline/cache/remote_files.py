@@ -52,7 +52,7 @@ class RemoteFiles:
             draft.replace(self._place(name))
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a new file; False if it exists. Of several writers of different data, one succeeds."""
+        """Write a new file; False if it exists. Of writers with different data, one succeeds."""
         if self._folder is None:
             self._make_parent(name)
             try:
