@@ -43,7 +43,7 @@ def read_fleet(on: str | None, storage: str | None, labels: Sequence[str]) -> Fl
     from ..projects.ray_executor import parse_cluster, parse_labels
 
     if on is None:
-        for name, given in (("storage", storage), ("label", labels)):
+        for name, given in (("storage", storage), ("node-label", labels)):
             if given:
                 raise UsageError(
                     f"--{name} has no effect without --on",

@@ -57,10 +57,10 @@ def run(
             rich_help_panel=Panel.FLEET,
         ),
     ] = None,
-    label: Annotated[
+    node_label: Annotated[
         list[str] | None,
         typer.Option(
-            "--label",
+            "--node-label",
             metavar="KEY=VALUE",
             help="With --on: label of the nodes that finish pending engines, as "
             "ray.io/accelerator-type=L4. Repeatable.",
@@ -163,6 +163,6 @@ def run(
         latency=call.latency,
         shard=None if shard is None else parse_shard(shard),
         run_id=check_run_id(run_id),
-        fleet=read_fleet(on, storage, label or ()),
+        fleet=read_fleet(on, storage, node_label or ()),
     )
     raise typer.Exit(run_project(asked, collect_overrides(sets, flags)))

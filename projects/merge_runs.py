@@ -57,7 +57,7 @@ def publish_part(record: RunRecord, out: Path, files: RemoteFiles) -> str:
     part = record.shard
     if part is None:
         raise ValueError("the record is not one of a part")
-    name = _published_name(part)
+    name = _part_name(part)
     try:
         models = (one.name for one in record.models if (out / one.name).is_dir())
         folders = tuple(store_folder(out / one, one, files) for one in models)
@@ -75,13 +75,13 @@ def withdraw_part(part: ShardRun, files: RemoteFiles) -> None:
         UsageError: the remote cannot be written.
     """
     try:
-        if files.read(_published_name(part)) is not None:
-            files.remove(_published_name(part))
+        if files.read(_part_name(part)) is not None:
+            files.remove(_part_name(part))
     except Exception as error:
         raise _remote_error("written", error) from error
 
 
-def _published_name(part: ShardRun) -> str:
+def _part_name(part: ShardRun) -> str:
     return f"{_RUNS}/{part.run}/{part.shard.file}"
 
 
@@ -117,15 +117,15 @@ def _read_published(text: bytes, name: str, files: RemoteFiles) -> RunPart:
         found = msgspec.json.decode(text, type=_PublishedPart)
         record = read_record(encode_json(found.record))
     except (ValueError, UnicodeDecodeError) as error:
-        raise _damaged_error(name, first_line(error)) from error
+        raise _corrupt_error(name, first_line(error)) from error
     names = {one.name for one in record.models}
     part = record.shard
     if part is None or not seal_holds(text) or not {one.name for one in found.folders} <= names:
-        raise _damaged_error(name, "it changed since it was written")
+        raise _corrupt_error(name, "it changed since it was written")
     return RunPart(record=record, part=part, place=name, source=files, folders=found.folders)
 
 
-def _damaged_error(name: str, why: str) -> UsageError:
+def _corrupt_error(name: str, why: str) -> UsageError:
     return UsageError(
         f"{name} is not the record of a part: {why}",
         hint="run that part again",
@@ -157,10 +157,10 @@ def _read_part(path: Path) -> RunPart:
     try:
         record = read_record(text)
     except ValueError as error:
-        raise _damaged_error(str(path), first_line(error)) from error
+        raise _corrupt_error(str(path), first_line(error)) from error
     part = record.shard
     if part is None or not seal_holds(text):
-        raise _damaged_error(str(path), "it changed since it was written")
+        raise _corrupt_error(str(path), "it changed since it was written")
     folders = tuple(
         list_folder(path.parent / one.name, one.name)
         for one in record.models
@@ -290,12 +290,12 @@ def merge_records(parts: Sequence[RunPart], out: Path) -> RunRecord:
         modelc=parts[0].record.modelc,
         exit_code=_FAILED if _FAILED in codes else next(filter(None, codes), 0),
         seconds=max(one.record.seconds for one in parts),
-        models=tuple(_moved(found[name], out) for name in parts[0].part.models),
+        models=tuple(_with_folder(found[name], out) for name in parts[0].part.models),
         regression=_merge_regressions([one.record.regression for one in ordered]),
     )
 
 
-def _moved(model: ModelRun, out: Path) -> ModelRun:
+def _with_folder(model: ModelRun, out: Path) -> ModelRun:
     return replace(model, folder=str(out / model.name))
 
 

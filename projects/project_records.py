@@ -145,7 +145,7 @@ class ModelOrder:
     places: Mapping[str, Place] = field(default_factory=lambda: {"": Place(file=PROJECT_FILE)})
 
     @property
-    def asked(self) -> frozenset[str]:
+    def artifact_names(self) -> frozenset[str]:
         """The names of the requested artifacts."""
         return frozenset(step.name for step in self.plan if step.asked)
 

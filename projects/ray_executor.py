@@ -100,9 +100,9 @@ def parse_labels(texts: Sequence[str]) -> dict[str, str]:
         name, _, value = text.partition("=")
         if not name or not value:
             raise UsageError(
-                f"--label cannot be {text[:60]!r}",
-                hint="write --label ray.io/accelerator-type=L4",
-                option="label",
+                f"--node-label cannot be {text[:60]!r}",
+                hint="write --node-label ray.io/accelerator-type=L4",
+                option="node-label",
                 code=ErrorCode.INVALID_VALUE,
             )
     return dict(text.split("=", 1) for text in texts)
@@ -166,7 +166,7 @@ class RayExecutor:
                     self._submit(waiting.pop(0), found)
                     continue
                 self._check_idle(room)
-                for one in self._ended():
+                for one in self._wait_for_tasks():
                     self._settle(one, found)
                 if not may_continue(found.values(), self.limits):
                     waiting.clear()
@@ -237,7 +237,7 @@ class RayExecutor:
             ready=ready, name=name, reference=reference, finish=finish
         )
 
-    def _ended(self) -> list[_Running]:
+    def _wait_for_tasks(self) -> list[_Running]:
         """Wait a moment, pass events on, and return the tasks that have ended or cannot start."""
         running = self._running
         references = [one.reference for one in running.values()]
@@ -330,7 +330,7 @@ class RayExecutor:
             result = msgspec.json.decode(raw or b"", type=FleetResult)
             manifest = replace_results(result.folder, self._files, model.order.out)
         except (ModelcError, msgspec.MsgspecError) as error:
-            own = error if isinstance(error, ModelcError) else _lost_result(one.name)
+            own = error if isinstance(error, ModelcError) else _result_error(one.name)
             return end_with_error(model, own, since)
         if result.error is not None:
             fault = rebuild_error(result.error)
@@ -340,7 +340,7 @@ class RayExecutor:
                 raise fault
             return end_with_error(model, place_error(fault, model.places), since)
         if manifest is None:
-            return end_with_error(model, _lost_result(one.name), since)
+            return end_with_error(model, _result_error(one.name), since)
         return self._make_outcome(one.ready, manifest, result)
 
     def _make_outcome(
@@ -365,7 +365,7 @@ class RayExecutor:
         return replace(ended, manifest=manifest)
 
 
-def _lost_result(name: str) -> RunnerError:
+def _result_error(name: str) -> RunnerError:
     return RunnerError(
         f"the result {name} is not in the storage", hint="check --storage, and run it again"
     )

@@ -96,7 +96,7 @@ def select_shard(models: Sequence[ModelOrder], shard: Shard) -> tuple[ModelOrder
     """
     loads = [0] * shard.count
     mine: set[str] = set()
-    for model in sorted(models, key=_dealing_order):
+    for model in sorted(models, key=_sort_key):
         part = loads.index(min(loads))
         loads[part] += len(model.plan)
         if part == shard.index - 1:
@@ -104,7 +104,7 @@ def select_shard(models: Sequence[ModelOrder], shard: Shard) -> tuple[ModelOrder
     return tuple(model for model in models if model.name in mine)
 
 
-def _dealing_order(model: ModelOrder) -> tuple[int, str]:
+def _sort_key(model: ModelOrder) -> tuple[int, str]:
     return -len(model.plan), hashlib.sha256(model.name.encode()).hexdigest()
 
 

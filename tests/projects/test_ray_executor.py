@@ -154,7 +154,7 @@ def test_another_cluster_is_refused(text: str) -> None:
 
 def test_labels_are_pairs() -> None:
     assert parse_labels(["a=b", "ray.io/x=y=z"]) == {"a": "b", "ray.io/x": "y=z"}
-    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, option="label")):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, option="node-label")):
         parse_labels(["a"])
 
 
