@@ -93,9 +93,8 @@ def cluster_of(bed: FleetBed, count: int) -> Iterator[None]:
     from ray._private import services
     from ray.cluster_utils import Cluster
 
-    global _get_node
-    if _get_node is None:
-        _get_node, services.get_node = services.get_node, _get_node_patiently
+    if not isinstance(services.get_node, partial):
+        services.get_node = partial(_get_node_patiently, services.get_node)
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
     bed.cluster = Cluster(initialize_head=True, head_node_args=head)
     bed.nodes = []
