@@ -321,7 +321,9 @@ class _ModelPool:
             again = _reuse_steps(ready.model, self.tell_of(ready.model.name), self.caching)
             if isinstance(again, ModelOutcome):
                 return again
-            ready = replace(again, seconds=ready.seconds + again.seconds)
+            restored = (*ready.taken.restored, *again.taken.restored)
+            taken = replace(again.taken, restored=restored)
+            ready = replace(again, taken=taken, seconds=ready.seconds + again.seconds)
             if ready.steps_left:
                 return self._build(ready, bounds)
             self._count.end(ready.model.name)
