@@ -40,7 +40,7 @@ def read_fleet(on: str | None, storage: str | None, labels: Sequence[str]) -> Fl
     Raises:
         UsageError: a value is invalid, or has no effect.
     """
-    from ..projects.ray_executor import parse_cluster, parse_labels
+    from ..projects.ray_cluster import parse_cluster, parse_labels
 
     if on is None:
         for name, given in (("storage", storage), ("node-label", labels)):
@@ -68,7 +68,8 @@ def make_executor(
         UsageError: there is no storage or no cache, or the run starts elsewhere.
         MissingError: Ray is not installed, or the cluster cannot be reached.
     """
-    from ..projects.ray_executor import ClusterOptions, FleetProject, RayExecutor
+    from ..projects.ray_cluster import ClusterOptions
+    from ..projects.ray_executor import FleetProject, RayExecutor
 
     settings = run.planned.settings
     storage = options.storage or settings.run.remote_cache
@@ -77,7 +78,7 @@ def make_executor(
         needed = "--storage" if storage is None else "the cache"
         raise UsageError(
             f"--on needs {needed}",
-            hint="add --storage URL, which all hosts reach" if storage is None
+            hint="add --storage URL, open to all hosts" if storage is None
             else "remove --no-cache", option="on", code=ErrorCode.UNSUPPORTED,
         )  # fmt: skip
     if folder.resolve() != Path.cwd():

@@ -77,7 +77,8 @@ DISTRIBUTION = "modelc-toolchain"
 # one package each; a hint installs the package itself, which works with any install of modelc
 EXTRAS = {
     "hf": "transformers>=5.0",
-    "remote": "fsspec>=2024.6",
+    "ray": "ray>=2.60",
+    "remote": "fsspec>=2024.12",
     "sign": "cryptography>=44.0",
     "sbom": "cyclonedx-python-lib>=9.0",
 }

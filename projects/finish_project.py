@@ -54,7 +54,7 @@ class _KnownModel:
 def finish_project(
     results: ProjectResults,
     make_request: MakeRequest,
-    tell_of: Callable[[str], Tell],
+    listener_of: Callable[[str], Tell],
     *,
     gates: Mapping[str, tuple[Gate, ...]],
     limits: ProcessLimits,
@@ -64,7 +64,7 @@ def finish_project(
     Args:
         results: the folder of all models.
         make_request: the request for the folder of a model.
-        tell_of: returns the listener for a model by name.
+        listener_of: returns the listener for a model by name.
         gates: the gates by model.
         limits: the limits of each step.
 
@@ -83,7 +83,7 @@ def finish_project(
             steps=tuple(recorded.get(name) or _list_steps(manifest)),
             gates=gates.get(name, ()),
         )
-        found[name] = _finish_model(known, make_request, tell_of(name), limits)
+        found[name] = _finish_model(known, make_request, listener_of(name), limits)
     return found
 
 

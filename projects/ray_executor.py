@@ -10,8 +10,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from ..core.children.messages import (
 )
 from ..core.errors import ErrorCode, MissingError, ModelcError, RunnerError, UsageError, first_line
 from ..core.events import Noted, ignore_events
-from ..core.installation import hint_for_extra
 from ..core.manifest import Failure, Manifest
 from ..pipeline.cache.remote_files import RemoteFiles, open_remote_files
 from ..pipeline.cache.reuse import ReuseSources
@@ -34,6 +33,7 @@ from .fleet_task import FleetResult, FleetTask, last_entered, perform_task
 from .project_faults import place_error
 from .project_inputs import ProjectInputs
 from .project_records import ModelOutcome, Settings
+from .ray_cluster import ClusterOptions, connect
 from .run_models import (
     ProjectLimits,
     ReadyModel,
@@ -52,60 +52,12 @@ _TASKS = "tasks"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOptions:
-    """Where tasks run: `address` of Ray, and the URL of the storage that all hosts reach.
-
-    Pending steps are finished on nodes with all of `labels`; with none, they stay pending.
-    """
-
-    address: str
-    storage: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
 class FleetProject:
     """The project as workers plan it: its settings, what overrides them, and what is selected."""
 
     settings: Settings
     given: Overrides
     only: tuple[str, ...] = ()
-
-
-def parse_cluster(text: str) -> str:
-    """Return the address for Ray of `ray` or `ray://HOST:PORT`.
-
-    Raises:
-        UsageError: it is neither.
-    """
-    if text == "ray":
-        return "auto"
-    if text.startswith("ray://") and len(text) > len("ray://"):
-        return text
-    raise UsageError(
-        f"--on cannot be {text[:60]!r}",
-        hint="write --on ray, or --on ray://HOST:10001",
-        option="on",
-        code=ErrorCode.INVALID_VALUE,
-    )
-
-
-def parse_labels(texts: Sequence[str]) -> dict[str, str]:
-    """Parse labels as `ray.io/accelerator-type=L4`.
-
-    Raises:
-        UsageError: one has another form.
-    """
-    for text in texts:
-        name, _, value = text.partition("=")
-        if not name or not value:
-            raise UsageError(
-                f"--node-label cannot be {text[:60]!r}",
-                hint="write --node-label ray.io/accelerator-type=L4",
-                option="node-label",
-                code=ErrorCode.INVALID_VALUE,
-            )
-    return dict(text.split("=", 1) for text in texts)
 
 
 @dataclass
@@ -151,7 +103,7 @@ class RayExecutor:
         self._running: dict[str, _Running] = {}
         self._prepared: dict[str, ModelOutcome] = {}  # models whose pending steps are finished now
         self._idle_since = time.monotonic()
-        self._ray = _connect(options.address)
+        self._ray = connect(options.address)
         self._perform = self._ray.remote(perform_task)
 
     def execute(self, ready: Sequence[ReadyModel], count: StepCount) -> dict[str, ModelOutcome]:
@@ -385,30 +337,3 @@ def _inside(out: Path, folder: Path) -> str:
             code=ErrorCode.UNSUPPORTED,
         )
     return out.resolve().relative_to(folder.resolve()).as_posix()
-
-
-def _connect(address: str) -> Any:
-    """Connect to a cluster, and return the module of Ray.
-
-    Raises:
-        MissingError: Ray is not installed, or the cluster cannot be reached.
-    """
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingError(
-            "--on ray needs Ray, which is not installed",
-            hint=hint_for_extra("ray"),
-            option="on",
-            code=ErrorCode.NOT_INSTALLED,
-        ) from error
-    if not ray.is_initialized():
-        try:
-            ray.init(address, log_to_driver=False, logging_level="error")
-        except Exception as error:
-            raise MissingError(
-                f"no Ray cluster at {address}: {first_line(error)}",
-                hint="start one: ray start --head",
-                option="on",
-            ) from error
-    return ray

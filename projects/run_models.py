@@ -106,8 +106,8 @@ def run_models(
 class Executor(Protocol):
     """Where the remaining steps of models run: child processes of this host, or a cluster.
 
-    `caching` is where to find and store results, None rebuilds everything; `tell_of` returns the
-    listener for a model by name, and is called from several threads.
+    `caching` is where to find and store results; None rebuilds everything. Listeners of models are
+    asked for by name, from several threads.
     """
 
     tell_of: TellOf

@@ -136,7 +136,7 @@ class StepClaims:
         return None if time.monotonic() - seen.since > self.lease else claim.holder
 
     def _renew(self, names: Collection[str], stop: Flag) -> None:
-        """Rewrite the claims until told to stop."""
+        """Rewrite the claims until the flag is set."""
         beat = 0
         while not stop.wait(self.lease / _BEATS_PER_LEASE):
             beat += 1

@@ -26,13 +26,8 @@ from modelc.projects.fleet_task import FleetTask, perform_task
 from modelc.projects.model_orders import plan_project
 from modelc.projects.project_inputs import ProjectInputs
 from modelc.projects.project_records import ModelOutcome
-from modelc.projects.ray_executor import (
-    ClusterOptions,
-    FleetProject,
-    RayExecutor,
-    parse_cluster,
-    parse_labels,
-)
+from modelc.projects.ray_cluster import ClusterOptions, parse_cluster, parse_labels
+from modelc.projects.ray_executor import FleetProject, RayExecutor
 from modelc.projects.run_models import ProjectLimits, run_models_on
 from modelc.projects.setting_layers import Overrides
 from modelc.reports.result_rows import Outcome
