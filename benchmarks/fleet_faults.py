@@ -237,7 +237,7 @@ def main() -> int:
     """Run on one machine, on a cluster, and on a cluster with faults; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=int, default=12)
-    names = ("one", "whole", "kills", "twice")
+    names = ("one", "whole", "kills", "twice", "label")
     parser.add_argument("--cases", nargs="+", choices=names, default=list(names))
     args = parser.parse_args()
     faults: list[str] = []
@@ -261,10 +261,22 @@ def main() -> int:
                 {"passed": passed["passed"] - 1, "failed": 1},
             ),
         }
+        cases["label"] = lambda: _check_label(FleetBed(folder=Path(folder) / "label"))
         for name in args.cases:
             faults += cases[name]()
     print("\n".join(faults) or "all as it has to be")
     return int(bool(faults))
+
+
+def _check_label(bed: FleetBed) -> list[str]:
+    """Return what is wrong with a run whose engines need a label that no node has."""
+    bed.write(1, '["onnx", "tensorrt"]')
+    with cluster_of(bed, 1):
+        code, wall = run_on_cluster(bed, [], "--node-label", "zone=none")
+    record = json.loads((bed.folder / "out" / "run.json").read_text(encoding="utf-8"))
+    reasons = {one["name"]: one["reason"] for one in record["models"][0]["artifacts"]}
+    print(f"a label that no node has: exit {code}, {wall:.1f} s, {reasons}", flush=True)
+    return [] if code == 4 and "zone=none" in reasons["tensorrt"] else ["the label"]  # noqa: PLR2004
 
 
 def _time_one_machine(bed: FleetBed) -> list[str]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import platform
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -105,11 +106,21 @@ def perform_task(url: str, name: str) -> None:
         raise ModelcError(f"{name} is not in the storage", hint=f"check --storage {url}")
     task = msgspec.json.decode(raw, type=FleetTask)
     tell = EventFile(files, f"{name}.events")
-    place = Path(tempfile.gettempdir()) / f"{_PLACE}-{os.getuid() if os.name == 'posix' else 0}"
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="modelc-task-") as folder, _work_in(Path(folder)):
-        result = _carry_out(task, files, tell, place)
+        result = _carry_out(task, files, tell, _host_cache() or Path(folder) / ".cache")
     files.write(f"{name}.result", msgspec.json.encode(result))
+
+
+def _host_cache() -> Path | None:
+    """Return the cache of this user's workers on this host; None if the folder is another's."""
+    if os.name != "posix":
+        return None
+    place = Path(tempfile.gettempdir()) / f"{_PLACE}-{os.getuid()}"
+    with suppress(FileExistsError):
+        place.mkdir(mode=0o700)
+    found = place.lstat()
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return place if own and not found.st_mode & 0o077 else None
 
 
 @contextmanager
@@ -122,22 +133,21 @@ def _work_in(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def _carry_out(task: FleetTask, files: RemoteFiles, tell: Tell, place: Path) -> FleetResult:
+def _carry_out(task: FleetTask, files: RemoteFiles, tell: Tell, cache: Path) -> FleetResult:
     """Run the model in the current folder, and store what is in its output folder then."""
     out = Path(task.out) / task.model
     try:
         fetch_files(task.inputs, files, Path())
         fetch_files(task.before, files, out)
-        ended = _finish(task, out, tell) if task.finish else _run(task, files, tell, place)
+        ended = _finish(task, out, tell) if task.finish else _run(task, files, tell, cache)
     except Exception as error:  # noqa: BLE001 - the driver raises it again
         ended = FleetResult(folder=task.before, error=describe_error(error))
     stored = store_folder(out, task.model, files)
     return replace(ended, folder=stored, host=platform.node())
 
 
-def _run(task: FleetTask, files: RemoteFiles, tell: Tell, place: Path) -> FleetResult:
+def _run(task: FleetTask, files: RemoteFiles, tell: Tell, cache: Path) -> FleetResult:
     given = Overrides(sets=task.sets, flags={"out": task.out}, environment=task.environment)
-    cache = place / "cache"
     planned = plan_project(Path(task.file), given=given, names=(task.model,), cache=cache)
     (model,) = select_models(planned.models, task.only)
     limits = ProjectLimits(timeout=task.timeout, threads=task.threads)
