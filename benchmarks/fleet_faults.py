@@ -28,7 +28,7 @@ from modelc.benchmarks.growth import write_project
 
 STEPS = ("torchscript", "pt2")
 STORE_BYTES = 80 * 2**20
-_START_WAIT = 300  # seconds
+_START_WAIT = 100  # seconds
 Fault = Callable[["FleetBed"], bool]
 
 
