@@ -19,7 +19,17 @@ from .. import __version__
 from ..core.errors import ModelcError, UsageError, as_usage_error, nearest_names, refuse_pipe
 from ..core.installation import DISTRIBUTION
 from ..core.process import handle_signals, is_from_user_code, signals_so_far, sleep_while_waiting
-from . import benchmark, cache, export, folder_commands, pack, run, setup_commands, validate
+from . import (
+    benchmark,
+    cache,
+    export,
+    fleet_commands,
+    folder_commands,
+    pack,
+    run,
+    setup_commands,
+    validate,
+)
 from .console import write_json
 from .streams import flush_streams, forget_folders, open_streams
 
@@ -36,6 +46,8 @@ app = typer.Typer(
 )
 app.command("export")(export.export)
 app.command("run")(run.run)
+app.command("merge")(fleet_commands.merge)
+app.command("finish")(fleet_commands.finish)
 app.command("build-ov")(export.build_ov)
 app.command("build-trt")(export.build_trt)
 app.command("validate")(validate.validate)

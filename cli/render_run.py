@@ -19,7 +19,7 @@ from ..projects.project_records import (
     ModelOutcome,
     Regression,
 )
-from ..projects.run_record import RUN_FILE, ArtifactRun, ModelRun, RunRecord, count_results
+from ..projects.run_record import ArtifactRun, ModelRun, RunRecord, count_results, record_file
 from ..projects.setting_keys import RunSettings
 from ..reports.comparison import Change
 from ..reports.result_rows import Outcome
@@ -45,6 +45,7 @@ from .render_manifest import (
 if TYPE_CHECKING:
     from rich.console import Console
 
+_MAX_UNCHANGED = 50  # models up to which the table also lists those where nothing changed
 _SOURCE_MARKS = {
     "": "",
     "made": "built",
@@ -67,12 +68,19 @@ def show_run(
         _show_model(console, outcome, model)
     if record.regression is not None:
         show_regression(console, record.regression)
-    print_line(
-        console, f"{_run_summary(record)} · {record.seconds:.1f} s · {escape(str(out / RUN_FILE))}"
-    )
+    file = escape(str(out / record_file(record)))
+    print_line(console, f"{_run_summary(record)} · {record.seconds:.1f} s · {file}")
 
 
 def _show_artifacts(console: Console, models: Sequence[ModelRun]) -> None:
+    quiet = [one for one in models if _is_unchanged(one)] if len(models) > _MAX_UNCHANGED else []
+    if quiet:
+        models = [one for one in models if not _is_unchanged(one)]
+        names = count_text(len(quiet), "model")
+        artifacts = count_text(sum(len(one.artifacts) for one in quiet), "artifact")
+        print_line(console, f"{names} with {artifacts}: passed, up to date")
+    if not models:
+        return
     right = ("size", "SQNR dB", "seconds")
     table = new_table("model", "artifact", "size", "SQNR dB", "verdict", "", "seconds", right=right)
     for model in models:
@@ -84,6 +92,12 @@ def _show_artifacts(console: Console, models: Sequence[ModelRun]) -> None:
             seconds = f"{model.seconds:.1f}" if ran else ""
             table.add_row(escape(model.name) if first else "", *row, seconds)
     console.print(table)
+
+
+def _is_unchanged(model: ModelRun) -> bool:
+    """Whether all of its artifacts passed and are up to date, and no gate is broken."""
+    ends = ((one.state, one.source) for one in model.artifacts)
+    return not model.breaches and all(end == (Outcome.PASSED, "kept") for end in ends)
 
 
 def _artifact_cells(one: ArtifactRun) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import typer
 from ..pipeline.call_options import CallOptions
 from ..pipeline.option_spec import Given, Panel, read_record
 from .command_options import with_options
-from .run_options import CACHE_DIR, ProjectFile, Set
+from .run_options import CACHE_DIR, ProjectFile, RemoteCache, RunId, Set
 
 
 @with_options("run")
@@ -29,6 +29,44 @@ def run(
     ] = None,
     file: ProjectFile = Path("modelc.toml"),
     sets: Set = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            "--shard",
+            metavar="I/N",
+            help="Run part I of N of the models: hosts share them, modelc merge joins the records.",
+            rich_help_panel=Panel.FLEET,
+        ),
+    ] = None,
+    run_id: RunId = "",
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="CLUSTER",
+            help="Run the models as tasks of a Ray cluster: ray, or ray://HOST:10001.",
+            rich_help_panel=Panel.FLEET,
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            metavar="URL",
+            help="With --on: where inputs and results meet (fsspec); default: --remote-cache.",
+            rich_help_panel=Panel.FLEET,
+        ),
+    ] = None,
+    node_label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--node-label",
+            metavar="KEY=VALUE",
+            help="With --on: label of the nodes that finish pending engines, as "
+            "ray.io/accelerator-type=L4. Repeatable.",
+            rich_help_panel=Panel.FLEET,
+        ),
+    ] = None,
     jobs: Annotated[
         str | None,
         typer.Option(
@@ -79,15 +117,7 @@ def run(
         str | None,
         typer.Option("--cache-dir", metavar="DIR", help=CACHE_DIR, rich_help_panel=Panel.CACHE),
     ] = None,
-    remote_cache: Annotated[
-        str | None,
-        typer.Option(
-            "--remote-cache",
-            metavar="URL",
-            help="Cache that several hosts share, as s3://bucket/path (fsspec).",
-            rich_help_panel=Panel.CACHE,
-        ),
-    ] = None,
+    remote_cache: RemoteCache = None,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -101,7 +131,9 @@ def run(
     given: Given,
 ) -> None:
     """Convert all models of a modelc.toml and validate every artifact against the eager model."""
+    from ..projects.shards import check_run_id, parse_shard
     from .ci_run import make_ci_run
+    from .fleet_options import read_fleet
     from .run_options import collect_overrides
     from .run_project import RunArguments, run_project
 
@@ -129,5 +161,8 @@ def run(
         ci=make_ci_run(quiet=call.quiet, json=call.json) if ci else None,
         base=fail_on_regression,
         latency=call.latency,
+        shard=None if shard is None else parse_shard(shard),
+        run_id=check_run_id(run_id),
+        fleet=read_fleet(on, storage, node_label or ()),
     )
     raise typer.Exit(run_project(asked, collect_overrides(sets, flags)))

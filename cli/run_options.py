@@ -90,6 +90,24 @@ ProjectFile = Annotated[
         "-f", "--file", metavar="FILE", help="The project file.", rich_help_panel=Panel.PROJECT
     ),
 ]
+RemoteCache = Annotated[
+    str | None,
+    typer.Option(
+        "--remote-cache",
+        metavar="URL",
+        help="Cache that several hosts share, as s3://bucket/path (fsspec).",
+        rich_help_panel=Panel.CACHE,
+    ),
+]
+RunId = Annotated[
+    str,
+    typer.Option(
+        "--run-id",
+        metavar="NAME",
+        help="Name of the run that parts belong to; parts meet under it in the remote cache.",
+        rich_help_panel=Panel.FLEET,
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(

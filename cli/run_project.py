@@ -11,22 +11,26 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ..checkpoints.user_code import use_code_folder
-from ..core.errors import ModelcError, UsageError
+from ..core.errors import ErrorCode, ModelcError, UsageError
 from ..core.events import Entered, Event, Noted, Tell
+from ..core.process import relax_gc
 from ..pipeline.manifest_file import encode_json
 from ..projects.artifact_selection import select_models
 from ..projects.model_orders import PlannedProject, plan_project
 from ..projects.project_records import ModelOrder, ModelOutcome
 from ..projects.setting_keys import RunSettings
 from ..projects.setting_layers import Overrides, results_folder
+from ..projects.shards import Shard, ShardRun, digest_project, select_shard
 from .ci_run import CiRun
 from .console import Screen, show_json
+from .fleet_options import FleetOptions, FleetRun, make_executor
 from .render_run import show_plans, show_run
 from .render_setup import print_warnings
 from .run_options import cache_folder, load_private_key
 from .streams import set_output_folder
 
 if TYPE_CHECKING:
+    from ..pipeline.cache.remote_files import RemoteFiles
     from ..pipeline.cache.reuse import ReuseSources
     from ..pipeline.provenance.signing import PrivateKey
     from ..projects.run_models import TellOf
@@ -49,6 +53,9 @@ class RunArguments:
     ci: CiRun | None = None
     base: Path | None = None
     latency: bool = False
+    shard: Shard | None = None
+    run_id: str = ""
+    fleet: FleetOptions | None = None
 
 
 def run_project(asked: RunArguments, given: Overrides) -> int:
@@ -57,14 +64,17 @@ def run_project(asked: RunArguments, given: Overrides) -> int:
     Raises:
         ModelcError: the project is invalid; nothing was started.
     """
+    from ..projects.merge_runs import publish_part
     from ..projects.project_results import RunScope, find_regression, read_base
     from ..projects.run_record import make_record, with_regression
 
     began = time.perf_counter()
     cache = cache_folder() if asked.use_cache else None
-    with _report_start_errors(asked, given):
+    with _report_start_errors(asked, given), relax_gc():
         planned = plan_project(asked.file, given=given, names=asked.models, cache=cache)
-        models = select_models(planned.models, asked.only)
+        selected = select_models(planned.models, asked.only)
+        part = _describe_part(asked, given, selected, planned.settings.run)
+        models = selected if asked.shard is None else select_shard(selected, asked.shard)
         base = None if asked.base is None else read_base(asked.base)
     print_warnings(planned.settings.warnings)
     if asked.dry_run:
@@ -72,17 +82,65 @@ def run_project(asked: RunArguments, given: Overrides) -> int:
         return 0
     with _report_start_errors(asked, given):
         key = load_private_key(asked.sign_key)
+        meeting = _open_meeting(part, planned.settings.run)
     ended = _execute_models(models, planned, asked, given, key)
     record = make_record(
         ended, seconds=round(time.perf_counter() - began, 3), prepare_only=asked.prepare_only
     )
+    record = replace(record, shard=part)
     if base is not None:
-        parts = RunScope.of(planned, models)
+        scope = RunScope.of(planned, models)
         found = find_regression(
-            base, ended, parts, prepare_only=asked.prepare_only, latency=asked.latency
+            base, ended, scope, prepare_only=asked.prepare_only, latency=asked.latency
         )
         record = with_regression(record, found)
-    return _conclude(ended, record, planned, asked, key)
+    code = _conclude(ended, record, planned, asked, key)
+    if meeting is not None:
+        publish_part(record, planned.settings.run.out, meeting)
+    return code
+
+
+def _open_meeting(part: ShardRun | None, run: RunSettings) -> RemoteFiles | None:
+    """Open where parts of a named run meet, without an earlier record of this part.
+
+    Raises:
+        ModelcError: it cannot be opened or written.
+    """
+    from ..pipeline.cache.remote_files import open_remote_files
+    from ..projects.merge_runs import withdraw_part
+
+    if part is None or not part.run or run.remote_cache is None:
+        return None
+    files = open_remote_files(run.remote_cache)
+    withdraw_part(part, files)
+    return files
+
+
+def _describe_part(
+    asked: RunArguments, given: Overrides, models: Sequence[ModelOrder], run: RunSettings
+) -> ShardRun | None:
+    """Return of which run this is a part; None for a whole run.
+
+    Raises:
+        UsageError: a name of the run is given that has no effect.
+    """
+    if asked.run_id and (asked.shard is None or run.remote_cache is None):
+        needed = "--remote-cache" if run.remote_cache is None else "--shard"
+        raise UsageError(
+            f"--run-id has no effect without {needed}",
+            hint=f"add {needed}, or remove it",
+            option="run-id",
+            code=ErrorCode.NO_EFFECT,
+        )
+    if asked.shard is None:
+        return None
+    return ShardRun(
+        index=asked.shard.index,
+        count=asked.shard.count,
+        project=digest_project(asked.file, given, (asked.models, asked.only)),
+        models=tuple(model.name for model in models),
+        run=asked.run_id,
+    )
 
 
 @contextmanager
@@ -124,7 +182,7 @@ def _execute_models(
     from ..pipeline.provenance.signing import keep_signature
     from ..pipeline.report_files import remove_stale_reports
     from ..projects.index_page import clear_index
-    from ..projects.run_models import ProjectLimits, run_models
+    from ..projects.run_models import ProjectLimits, run_models, run_models_on
     from ..projects.run_record import clear_record
     from ..reports.report_formats import find_format, parse_formats
 
@@ -142,8 +200,14 @@ def _execute_models(
             for model in models:
                 held.enter_context(keep_signature(model.order.out, key, screen))
             caching = held.enter_context(_open_caching(run, asked, screen))
+            executor = None
+            if asked.fleet is not None:
+                fleet = FleetRun(planned=planned, given=given, only=asked.only)
+                executor = make_executor(asked.fleet, fleet, of, caching, limits)
             clear_index(run.out, wanted=find_format("html") in reports)
-            clear_record(run.out)
+            clear_record(run.out, asked.shard)
+        if executor is not None:
+            return run_models_on(executor, models, screen)
         return run_models(models, of, caching=caching, limits=limits, on_event=screen)
 
 
@@ -153,9 +217,10 @@ def _open_caching(
 ) -> Iterator[ReuseSources | None]:
     """Open the sources of earlier results; None if reuse is disabled."""
     from ..pipeline.cache.file_digests import FileDigests
+    from ..pipeline.cache.remote_store import open_remote
     from ..pipeline.cache.result_store import DEFAULT_CACHE_LIMIT
     from ..pipeline.cache.reuse import ReuseSources
-    from ..pipeline.cache.step_cache import StepCache, open_remote
+    from ..pipeline.cache.step_cache import StepCache
 
     if not asked.use_cache:
         yield None
@@ -202,7 +267,7 @@ def _conclude(
         if one.manifest is not None and reports:
             write_reports(one.manifest, Path(one.folder), reports)
     write_record(record, run.out, key)
-    if find_format("html") in reports:
+    if find_format("html") in reports and record.shard is None:
         write_index(read_results(run.out))
     if asked.ci is not None:
         asked.ci.report_result(ended, record, planned.settings.project, run.out)

@@ -78,7 +78,8 @@ DISTRIBUTION = "modelc-toolchain"
 EXTRAS = {
     "hf": "transformers>=5.0",
     "hub": "huggingface_hub>=2.4",
-    "remote": "fsspec>=2024.6",
+    "ray": "ray>=2.60",
+    "remote": "fsspec>=2024.12",
     "sign": "cryptography>=44.0",
     "sbom": "cyclonedx-python-lib>=9.0",
 }

@@ -183,6 +183,18 @@ class ErrorCode(_Code):
         "metric-undefined", "the metric is not defined on these answers",
         "use labels that are not eager's own answers, or a metric without `relative`",
     )
+    # Parts of a run.
+    SHARD_MISSING = (
+        "shard-missing", "a part of the run has no record",
+        "run it: `modelc run --shard I/N` with the number that the message names",
+    )
+    SHARD_DUPLICATE = (
+        "shard-duplicate", "two records are of the same part", "leave one of them out",
+    )
+    SHARD_MISMATCH = (
+        "shard-mismatch", "the parts are not of one run: another project, split, name or version",
+        "run all parts with the same project, N and `--run-id`",
+    )
     # Files and folders.
     NOT_FOUND = "not-found", "a path, name or class does not exist", "correct the path or name"
     FILE_EXISTS = (

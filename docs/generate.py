@@ -37,6 +37,8 @@ EXAMPLES = {
     "config": "modelc config --set seed=3",
     "debug": "modelc debug out/model.onnx",
     "doctor": "modelc doctor",
+    "finish": "modelc finish --all -o out",
+    "merge": "modelc merge --remote-cache s3://bucket/modelc --run-id nightly-42 -o out",
     "init": f"modelc init {DIGITS}",
     "inspect": "modelc inspect out/model.onnx",
     "pack": "modelc pack out --to triton -o repository",
@@ -59,6 +61,10 @@ CODES = {
     "config": "0 shown, or sound with --check; 2 usage; 4 missing",
     "debug": "0 no layer is wrong, 1 one was named, 2 usage, 3 checkpoint, 4 missing, 6 run",
     "doctor": "0 nothing broken, 4 something installed cannot work",
+    "finish": "0 passed, 1 rejected, a gate is broken or a file changed, 2 usage, 3 checkpoint, "
+    "4 still pending, 5 conversion, 6 run",
+    "merge": "those of a run of all models: 0 passed, 1 rejected, a gate is broken or anything is "
+    "worse than BASE, else that of the first part that failed; 2 the parts are not one run",
     "init": "0 written, 2 usage, 3 checkpoint",
     "inspect": "0 shown, 2 usage, 3 unsafe, or a checkpoint that does not run; 6 unreadable",
     "pack": "0 packed, or nothing is wrong; 1 --check found a fault; 2 usage",

@@ -196,7 +196,7 @@ class CallOptions:
         "dry-run", "Print the plan and stop.", Panel.OUTPUT, commands=On.MAKING | On.RUN, key=False)
     prepare_only: bool = switch(
         "prepare-only", "Exit 0 if steps are only pending on another host.",
-        Panel.OUTPUT, commands=On.TRT | On.RUN, key=False)
+        Panel.OUTPUT, commands=On.TRT | On.RUN | On.FINISH, key=False)
     report: tuple[str, ...] = option(
         (), "report", "Reports to write, separated by commas: html, md, junit, sarif, json.",
         Panel.OUTPUT, commands=On.JUDGING | On.RUN | On.REPORT, key=False, many=True,
@@ -213,7 +213,7 @@ class CallOptions:
         key=False, many=True, metavar="[OUTPUT:]KEY=VALUE,…")
     no_cache: bool = switch(
         "no-cache", "Do not reuse or store results.", Panel.CACHE,
-        commands=On.MAKING | On.RUN)
+        commands=On.MAKING | On.RUN | On.FINISH)
     isolate: bool | None = option(
         None, "isolate",
         "Run in a child process, so that a crash or a limit ends one step only (default).",
@@ -223,14 +223,14 @@ class CallOptions:
         None, "timeout",
         "Time limit of a step, as 600 or 10min; a step beyond it fails.",
         Panel.ISOLATION, key=False, metavar="TIME",
-        commands=On.EAGER | On.INSPECT | On.RUN | On.BENCHMARK | On.PACK)
+        commands=On.EAGER | On.INSPECT | On.RUN | On.FINISH | On.BENCHMARK | On.PACK)
     memory: str | None = option(
         None, "memory", "Memory limit of a step, as 8GB; a step beyond it fails.",
         Panel.ISOLATION, commands=On.EAGER | On.INSPECT | On.PACK, key=False, metavar="SIZE")
     sign_key: Path | None = option(
         None, "sign-key", "Sign the manifest with this Ed25519 key, to manifest.json.sig.",
-        Panel.SIGNING, commands=On.JUDGING | On.RUN, key=False, kind=_P, env="MODELC_SIGN_KEY",
-        metavar="PEM")
+        Panel.SIGNING, commands=On.JUDGING | On.RUN | On.MERGE | On.FINISH, key=False, kind=_P,
+        env="MODELC_SIGN_KEY", metavar="PEM")
     latency: bool = switch(
         "latency", "In comparisons, count timings too, as ratios to FP32 beyond their noise.",
         commands=On.REPORT | On.RUN, key=False)

@@ -19,6 +19,11 @@ SCHEMA_ID = "urn:modelc:manifest:1"
 _INPUT_HINT = "give an output folder, its manifest.json or a report.json"
 
 
+@dataclass(frozen=True)
+class _VersionedManifest:
+    schema_version: Any = None
+
+
 def read_manifest(folder: Path) -> Manifest | None:
     """The folder's manifest; None when there is none.
 
@@ -75,7 +80,7 @@ def _decode_record(
     import msgspec
 
     try:
-        version = msgspec.json.decode(raw, type=dict[str, Any]).get("schema_version")
+        version = msgspec.json.decode(raw, type=_VersionedManifest).schema_version
         if version != SCHEMA_VERSION:
             return version, None
         return version, msgspec.json.decode(raw, type=Manifest)

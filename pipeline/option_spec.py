@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
@@ -22,6 +23,8 @@ class Commands:
     VALIDATE = frozenset({"validate"})
     DEBUG = frozenset({"debug"})
     RUN = frozenset({"run"})
+    MERGE = frozenset({"merge"})
+    FINISH = frozenset({"finish"})
     CALIBRATE = frozenset({"calibrate"})
     INIT = frozenset({"init"})
     INSPECT = frozenset({"inspect"})
@@ -33,7 +36,8 @@ class Commands:
     EAGER = JUDGING | DEBUG  # those that open a checkpoint
     LOADING = EAGER | INSPECT | BENCHMARK  # those that build its module
     WITH_JSON = (
-        EAGER | RUN | CALIBRATE | INIT | INSPECT | REPORT | BENCHMARK | PACK
+        EAGER | RUN | MERGE | FINISH | CALIBRATE | INIT | INSPECT | REPORT | BENCHMARK
+        | PACK
         | {"config", "doctor", "targets", "verify", "cache ls", "cache gc", "cache verify",
             "cache runtimes"}
     )  # fmt: skip
@@ -44,6 +48,7 @@ class Panel(StrEnum):
     """The groups of options in every command's help, in this order; rare ones are in the last."""
 
     PROJECT = "Project"
+    FLEET = "Several hosts"
     INPUT = "Input"
     OUTPUT = "Output"
     PRECISION = "Precision"
@@ -174,6 +179,12 @@ _ROW = "option"
 
 def specs_of(record: type) -> tuple[OptionSpec, ...]:
     """The options among the fields of a record."""
+    kind: Any = record  # a class is hashable, which mypy does not know
+    return _read_specs(kind)
+
+
+@functools.cache
+def _read_specs(record: Any) -> tuple[OptionSpec, ...]:
     return tuple(
         replace(one.metadata[_ROW], field=one.name)
         for one in fields(record)

@@ -77,11 +77,11 @@ class SourceOptions:
         parse=Path, metavar="FILE_OR_LOADER")
     allow_pickle: bool = switch(
         "allow-pickle", "Load full pickles, which can run code: only from sources you trust.",
-        Panel.INPUT, commands=On.LOADING)
+        Panel.INPUT, commands=On.LOADING | On.FINISH)
     trust: bool = switch(
         "trust",
         "Open TorchScript, .pt2, compiled packages and engines, which run code: only from "
-        "sources you trust.", Panel.INPUT, commands=On.LOADING | On.PACK)
+        "sources you trust.", Panel.INPUT, commands=On.LOADING | On.PACK | On.FINISH)
     include_preprocess: bool = switch(
         "include-preprocess",
         "Put the declared preprocessing into the artifact: its input is the uint8 image "
@@ -355,7 +355,7 @@ ENGINE_OPTIONS = (  # `field` is the setting of the engine, which its format che
         help="Disable TF32: compute FP32 in full precision."),
     _engine(name="plugins", kind=_P, many=True, metavar="FILE", commands=On.TRT | On.VALIDATE,
         help="Plugin library to load, which runs code. Repeatable."),
-    _engine(name="trust-engine", kind=_T, commands=On.TRT | On.VALIDATE,
+    _engine(name="trust-engine", kind=_T, commands=On.TRT | On.VALIDATE | On.FINISH,
         help="Allow code in the engine to run when it is loaded."),
     _engine(name="min-block-size", kind=_W, least=1, metavar="N", commands=On.TRT | On.INSPECT,
         help="Fewest operators of an engine that is a part of a model; default 5."),

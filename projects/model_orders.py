@@ -203,8 +203,7 @@ class _OrderMaker:
         )
 
     def _check_settings(self, order: Order, plan: Sequence[Step]) -> None:
-        takes = any(isinstance(step.target, Deferred | Native) for step in plan)
-        if order.settings and not takes:
+        if order.settings and not any(isinstance(step.target, Deferred | Native) for step in plan):
             name = next(key.name for key in ENGINE_KEYS if (key.name,) in self.said)
             raise UsageError(
                 f"--{name} has no effect on the formats in `to`",

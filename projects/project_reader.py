@@ -33,7 +33,7 @@ from .setting_keys import (
 )
 from .setting_values import parse_value
 
-_MAX_BYTES = 1 << 18  # bytes; a hundred models are 50 kB
+_MAX_BYTES = 1 << 21  # bytes; a thousand models are 500 kB
 _MAX_DEPTH = 32  # parts of a dotted key: the standard library's reader is slow with thousands
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -147,16 +147,20 @@ class ModelOrder:
     unused: tuple[str, ...] = ()
     places: Mapping[str, Place] = field(default_factory=lambda: {"": Place(file=PROJECT_FILE)})
 
-    def gate_for(self, artifact: str) -> Gate:
-        """Return the limits of one artifact: its own first, then a pattern's, then general ones."""
-        found = Gate(pattern=artifact)
-        ordered = sorted(
-            self.gates, key=lambda g: (g.pattern != ALL_ARTIFACTS, g.pattern == artifact)
-        )
-        for gate in ordered:
-            if gate.pattern == artifact or fnmatchcase(artifact, gate.pattern):
-                found = gate.over(found)
-        return found
+    @property
+    def artifact_names(self) -> frozenset[str]:
+        """The names of the requested artifacts."""
+        return frozenset(step.name for step in self.plan if step.asked)
+
+
+def gate_for(gates: Sequence[Gate], artifact: str) -> Gate:
+    """Return the limits of one artifact: its own first, then a pattern's, then general ones."""
+    found = Gate(pattern=artifact)
+    ordered = sorted(gates, key=lambda g: (g.pattern != ALL_ARTIFACTS, g.pattern == artifact))
+    for gate in ordered:
+        if gate.pattern == artifact or fnmatchcase(artifact, gate.pattern):
+            found = gate.over(found)
+    return found
 
 
 _RATIO_GATE = "max-latency-ratio"
@@ -172,16 +176,17 @@ class Breach:
     told: Place | None
 
 
-def find_breaches(model: ModelOrder, manifest: Manifest) -> tuple[Breach, ...]:
+def find_breaches(
+    gates: Sequence[Gate], asked: Collection[str], manifest: Manifest
+) -> tuple[Breach, ...]:
     """Find the gates that the requested artifacts break.
 
     A gate on a value that was not measured is broken: nothing shows that it holds.
     """
-    asked = {step.name for step in model.plan if step.asked}
     found: list[Breach] = []
     for artifact in manifest.artifacts:
         if artifact.name in asked:
-            found += _gate_breaches(artifact, model.gate_for(artifact.name))
+            found += _gate_breaches(artifact, gate_for(gates, artifact.name))
     return tuple(found)
 
 
@@ -238,15 +243,16 @@ def _latency_breach(artifact: Artifact, gate: Gate) -> str:
     return f"{_latency_text(found)} > {_RATIO_GATE} {most:g}"
 
 
-def find_doubts(model: ModelOrder, manifest: Manifest) -> tuple[Breach, ...]:
+def find_doubts(
+    gates: Sequence[Gate], asked: Collection[str], manifest: Manifest
+) -> tuple[Breach, ...]:
     """Find the gates that the requested artifacts hold, but perhaps only by chance.
 
     The limit of a ratio of latencies lies within its interval.
     """
-    asked = {step.name for step in model.plan if step.asked}
     found: list[Breach] = []
     for artifact in manifest.artifacts:
-        gate, latency = model.gate_for(artifact.name), artifact.latency
+        gate, latency = gate_for(gates, artifact.name), artifact.latency
         most = gate.max_latency_ratio
         if artifact.name not in asked or most is None or latency is None:
             continue

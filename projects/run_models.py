@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event as Flag
 from threading import Lock
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ..core.children.limits import ProcessLimits
 from ..core.children.messages import ChildBugError
-from ..core.errors import ModelcError
+from ..core.errors import ModelcError, RunnerError
 from ..core.events import Advanced, Entered, Event, Noted, Started, Tell, ignore_events
 from ..pipeline.cache.reuse import ReuseResult, ReuseSources, reuse_results
 from ..pipeline.cache.step_keys import step_keys
 from ..pipeline.hub_source import locate_source
+from ..pipeline.manifest_file import read_manifest
 from ..pipeline.order import ResumeState
 from ..pipeline.output_folder import LOGS_FOLDER
 from ..pipeline.recorded_run import check_source
@@ -27,9 +28,10 @@ from .project_records import ModelOrder, ModelOutcome, find_breaches, find_doubt
 
 if TYPE_CHECKING:
     from ..core.manifest import Manifest
-from ..core.process import count_cores
+from ..core.process import count_cores, relax_gc
 
 TellOf: TypeAlias = Callable[[str], Tell]
+_CLAIM_PAUSE = 1.0  # seconds until a model that another run builds is tried again
 _BASE_MEMORY = 1 << 30  # bytes: torch, a converter and a runtime
 _MEMORY_FACTOR = 5  # the weights: model, capture, artifact and its parent
 
@@ -45,6 +47,7 @@ class ProjectLimits:
     memory: int | None = None
     timeout: float | None = None
     keep_going: bool = False
+    threads: int | None = None  # of each model; None is a share of the cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +74,8 @@ class ReadyModel:
             name=self.model.name,
             folder=str(self.model.order.out),
             manifest=manifest,
-            breaches=find_breaches(self.model, manifest),
-            doubts=find_doubts(self.model, manifest),
+            breaches=find_breaches(self.model.gates, self.model.artifact_names, manifest),
+            doubts=find_doubts(self.model.gates, self.model.artifact_names, manifest),
             kept=tuple(sorted(kept.difference(restored))),
             restored=restored,
             seconds=_seconds_since(since),
@@ -99,21 +102,43 @@ def run_models(
     Raises:
         KeyboardInterrupt: this process was interrupted; the children and their files are removed.
     """
+    return run_models_on(_ModelPool(tell_of, caching, limits), models, on_event)
+
+
+class Executor(Protocol):
+    """Where the remaining steps of models run: child processes of this host, or a cluster.
+
+    `caching` is where to find and store results; None rebuilds everything. Listeners of models are
+    asked for by name, from several threads.
+    """
+
+    tell_of: TellOf
+    caching: ReuseSources | None
+    limits: ProjectLimits
+
+    def execute(self, ready: Sequence[ReadyModel], count: StepCount) -> dict[str, ModelOutcome]:
+        """Return the outcomes by name; models that were not started are missing."""
+
+
+def run_models_on(
+    executor: Executor, models: Sequence[ModelOrder], on_event: Tell = ignore_events
+) -> tuple[ModelOutcome, ...]:
+    """Run models as `run_models` does, where the executor says."""
     found: dict[str, ModelOutcome] = {}
     ready: list[ReadyModel] = []
-    for model in models:
-        one = _reuse_steps(model, tell_of(model.name), caching)
-        if isinstance(one, ReadyModel) and one.steps_left:
-            ready.append(one)
-        else:
-            found[model.name] = one if isinstance(one, ModelOutcome) else _end_unchanged(one)
-    if _may_continue(found.values(), limits):
-        count = StepCount(ready, on_event)
-        found |= _ModelPool(tell_of, caching, limits, count).execute(ready)
+    with relax_gc():
+        for model in models:
+            one = _reuse_steps(model, executor.tell_of(model.name), executor.caching)
+            if isinstance(one, ReadyModel) and one.steps_left:
+                ready.append(one)
+            else:
+                found[model.name] = one if isinstance(one, ModelOutcome) else _end_unchanged(one)
+    if may_continue(found.values(), executor.limits):
+        found |= executor.execute(ready, StepCount(ready, on_event))
     return tuple(found.get(model.name) or _end_unstarted(model) for model in models)
 
 
-def _may_continue(ended: Iterable[ModelOutcome], limits: ProjectLimits) -> bool:
+def may_continue(ended: Iterable[ModelOutcome], limits: ProjectLimits) -> bool:
     """Whether to start another model after these."""
     return limits.keep_going or not any(one.exit_code for one in ended)
 
@@ -136,7 +161,7 @@ def _reuse_steps(
         taken = reuse_results(model.order, model.plan, keys, caching)
         resume = replace(taken.resume, inputs=inputs)
     except ModelcError as error:
-        return _end_with_error(model, place_error(error, model.places), since)
+        return end_with_error(model, place_error(error, model.places), since)
     if taken.restored:
         tell(Noted(text=f"{', '.join(taken.restored)}: reused from the cache"))
     if taken.again:
@@ -165,12 +190,17 @@ def _seconds_since(moment: float) -> float:
 
 def _end_unchanged(ready: ReadyModel) -> ModelOutcome:
     manifest = ready.taken.manifest
+    if manifest is None and ready.taken.resume.failures:
+        one = ready.taken.resume.failures[0]
+        error = RunnerError(f"{one.step}: {one.message}", hint=one.hint)
+        return end_with_error(ready.model, error, time.perf_counter() - ready.seconds)
     if manifest is None:
         raise RuntimeError(f"{ready.model.name}: no step is left, but there is no manifest")
     return ready.make_outcome(manifest, time.perf_counter() - ready.seconds)
 
 
-def _end_with_error(model: ModelOrder, error: ModelcError, since: float) -> ModelOutcome:
+def end_with_error(model: ModelOrder, error: ModelcError, since: float) -> ModelOutcome:
+    """Make the outcome of a model that an error stopped; `since` is when it started."""
     return ModelOutcome(
         name=model.name,
         folder=str(model.order.out),
@@ -235,37 +265,38 @@ class _ModelPool:
         tell_of: TellOf,
         caching: ReuseSources | None,
         limits: ProjectLimits,
-        count: StepCount,
     ) -> None:
-        self._tell_of = tell_of
-        self._count = count
-        self._caching = caching
-        self._limits = limits
+        self.tell_of = tell_of
+        self.caching = caching
+        self.limits = limits
+        self._count = StepCount((), ignore_events)
         self._stop = Flag()
+        self._waits: set[tuple[str, str]] = set()
 
-    def execute(self, ready: Sequence[ReadyModel]) -> dict[str, ModelOutcome]:
+    def execute(self, ready: Sequence[ReadyModel], count: StepCount) -> dict[str, ModelOutcome]:
         """Return the outcomes by name; models that were not started are missing."""
-        jobs = max(1, min(self._limits.jobs, len(ready)))
+        self._count = count
+        jobs = max(1, min(self.limits.jobs, len(ready)))
         small = [one for one in ready if self._fits(one, jobs)]
         large = [one for one in ready if not self._fits(one, jobs)]
         found = self._together(small, jobs)
         for one in large:  # one at a time, with all of the memory
-            if not _may_continue(found.values(), self._limits):
+            if not may_continue(found.values(), self.limits):
                 break
             found |= self._together([one], 1)
         return found
 
     def _fits(self, one: ReadyModel, jobs: int) -> bool:
         """Whether the model likely fits in its share of the memory."""
-        if self._limits.memory is None or jobs == 1:
+        if self.limits.memory is None or jobs == 1:
             return True
-        return _estimate_memory(one.model) <= self._limits.memory // jobs
+        return _estimate_memory(one.model) <= self.limits.memory // jobs
 
     def _together(self, ready: Sequence[ReadyModel], jobs: int) -> dict[str, ModelOutcome]:
         """Run models in parallel; an interrupt reaches this thread, which ends all children."""
         found: dict[str, ModelOutcome] = {}
         waiting = list(ready)
-        running: set[Future[ModelOutcome]] = set()
+        running: set[Future[ModelOutcome | ReadyModel]] = set()
         bounds = self._bounds(jobs)
         with ThreadPoolExecutor(max_workers=jobs) as pool:
             try:
@@ -273,8 +304,10 @@ class _ModelPool:
                     while waiting and len(running) < jobs:
                         running.add(pool.submit(self._one, waiting.pop(0), bounds))
                     done, running = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-                    found |= {end.name: end for end in (one.result() for one in done)}
-                    if not _may_continue(found.values(), self._limits):
+                    ended = [one.result() for one in done]
+                    found |= {end.name: end for end in ended if isinstance(end, ModelOutcome)}
+                    waiting += [one for one in ended if isinstance(one, ReadyModel)]
+                    if not may_continue(found.values(), self.limits):
                         waiting.clear()
             except BaseException:
                 self._stop.set()
@@ -282,36 +315,84 @@ class _ModelPool:
         return found
 
     def _bounds(self, jobs: int) -> ProcessLimits:
-        memory = self._limits.memory
+        memory = self.limits.memory
         return ProcessLimits(
-            timeout=self._limits.timeout,
+            timeout=self.limits.timeout,
             memory=None if memory is None else memory // jobs,
-            threads=None if jobs == 1 else max(1, count_cores() // jobs),
+            threads=self.limits.threads or (None if jobs == 1 else max(1, count_cores() // jobs)),
             stop=self._stop.is_set,
         )
 
-    def _one(self, ready: ReadyModel, bounds: ProcessLimits) -> ModelOutcome:
+    def _one(self, ready: ReadyModel, bounds: ProcessLimits) -> ModelOutcome | ReadyModel:
+        """Run the remaining steps of one model, unless another run is building one of them.
+
+        Such a model is returned after a pause; what was built meanwhile is then reused.
+        """
+        claims = None if self.caching is None else self.caching.claims
+        if claims is None:
+            return self._build(ready, bounds)
+        keys = ready.taken.resume.keys
+        with claims.hold([keys[one] for one in ready.steps_left if one in keys]) as conflict:
+            if conflict is not None:
+                self._report_waiting(ready.model.name, conflict.holder)
+                self._stop.wait(_CLAIM_PAUSE)
+                return ready
+            again = _reuse_steps(ready.model, self.tell_of(ready.model.name), self.caching)
+            if isinstance(again, ModelOutcome):
+                return again
+            restored = (*ready.taken.restored, *again.taken.restored)
+            taken = replace(again.taken, restored=restored)
+            ready = replace(again, taken=taken, seconds=ready.seconds + again.seconds)
+            if ready.steps_left:
+                return self._build(ready, bounds)
+            self._count.end(ready.model.name)
+            return _end_unchanged(ready)
+
+    def _report_waiting(self, model: str, holder: str) -> None:
+        """Report once per model and holder why it waits."""
+        if (model, holder) not in self._waits:
+            self._waits.add((model, holder))
+            self.tell_of(model)(Noted(text=f"waiting for {holder}, which builds the same steps"))
+
+    def _build(self, ready: ReadyModel, bounds: ProcessLimits) -> ModelOutcome:
         """Run the remaining steps of one model, and store the results for later runs."""
         from ..pipeline.isolation.supervisor import run_isolated
 
         model = ready.model
         order = replace(model.order, resume=ready.taken.resume)
         since = time.perf_counter() - ready.seconds
-        tell = self._count.of(model.name, self._tell_of(model.name))
+        tell = self._count.of(model.name, self._store_ended(model, self.tell_of(model.name)))
         try:
             manifest = run_isolated(order, tell, bounds=bounds)
         except ModelcError as error:
-            return _end_with_error(model, place_error(error, model.places), since)
+            return end_with_error(model, place_error(error, model.places), since)
         except ChildBugError as error:
-            return _end_with_error(model, _report_bug(error, order.out / LOGS_FOLDER), since)
+            return end_with_error(model, report_bug(error, order.out / LOGS_FOLDER), since)
         finally:
             self._count.end(model.name)
-        if self._caching is not None and self._caching.steps is not None:
-            self._caching.steps.keep(manifest, order.out, model.name)
+        if self.caching is not None and self.caching.steps is not None:
+            self.caching.steps.keep(manifest, order.out, model.name)
         return ready.make_outcome(manifest, since)
 
+    def _store_ended(self, model: ModelOrder, tell: Tell) -> Tell:
+        """Return a listener that shares each step when the next begins: a kill then loses one."""
+        steps = None if self.caching is None else self.caching.steps
+        if steps is None or steps.claims is None:
+            return tell
+        entered: list[str] = []
 
-def _report_bug(error: ChildBugError, logs: Path) -> ModelcError:
+        def store(event: Event) -> None:
+            if isinstance(event, Entered):
+                manifest = read_manifest(model.order.out) if entered else None
+                entered.append(event.artifact)
+                if manifest is not None:
+                    steps.keep(manifest, model.order.out, model.name)
+            tell(event)
+
+        return store
+
+
+def report_bug(error: ChildBugError, logs: Path) -> ModelcError:
     """Convert a bug of modelc to an error of one model, and write its traceback to a log."""
     logs.mkdir(parents=True, exist_ok=True)
     path = logs / "bug.log"

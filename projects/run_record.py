@@ -22,6 +22,7 @@ from ..reports.result_rows import Outcome, failure_outcome, verdict_outcome
 from ..reports.summary import list_shared_warnings, list_warnings
 from ..reports.text_format import count_text
 from .project_records import Breach, ModelOutcome, Regression, combine_exit_codes
+from .shards import Shard, ShardRun, find_shard_files
 
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PrivateKey
@@ -82,7 +83,7 @@ class _Versioned:
 class RunRecord:
     """One run of `modelc run`; `regression` has the changes since the base run.
 
-    It is None without a base run.
+    It is None without a base run. `shard` says of which run this is a part; None for a whole run.
     """
 
     modelc: str
@@ -90,6 +91,7 @@ class RunRecord:
     seconds: float
     models: tuple[ModelRun, ...]
     regression: Regression | None = None
+    shard: ShardRun | None = None
     schema_version: int = SCHEMA_VERSION
     seal: str = ""  # must be last, as it covers the text before it
 
@@ -117,7 +119,7 @@ def make_record(
         modelc=__version__,
         exit_code=combine_exit_codes(ended, prepare_only=prepare_only),
         seconds=seconds,
-        models=tuple(map(_model_run, ended)),
+        models=tuple(map(make_model_run, ended)),
     )
 
 
@@ -147,18 +149,26 @@ def with_regression(record: RunRecord, regression: Regression | None) -> RunReco
     return replace(record, regression=regression, exit_code=code)
 
 
+def record_file(record: RunRecord) -> str:
+    """Return the name of the file of a record: parts of a run may share a folder."""
+    return RUN_FILE if record.shard is None else record.shard.shard.file
+
+
 def write_record(record: RunRecord, folder: Path, key: PrivateKey | None = None) -> Path:
     """Write `run.json` atomically to the folder of all models, and sign it.
+
+    The record of a part has a name of its own.
 
     Raises:
         UsageError: the folder cannot be written.
     """
     with folder_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        drop_signature(folder, RUN_FILE)
-        path = atomic_write(folder / RUN_FILE, seal_document(encode_json(replace(record, seal=""))))
+        name = record_file(record)
+        drop_signature(folder, name)
+        path = atomic_write(folder / name, seal_document(encode_json(replace(record, seal=""))))
         if key is not None:
-            sign_record(folder, key, file=RUN_FILE)
+            sign_record(folder, key, file=name)
         return path
 
 
@@ -186,14 +196,19 @@ def _is_plain_name(name: str) -> bool:
     return is_file_name(name) and name != ".." and parts == ((name,), (name,))
 
 
-def clear_record(folder: Path) -> None:
+def clear_record(folder: Path, shard: Shard | None = None) -> None:
     """Remove the record of an earlier run, so that its success does not outlive a crash.
+
+    Of the records of parts, a whole run removes all, and a part its own and those of other splits.
 
     Raises:
         UsageError: the folder cannot be written or is not a folder, or the file is not modelc's.
     """
     path = folder / RUN_FILE
     forget_record(folder)
+    for one, part in find_shard_files(folder).items():
+        if shard is None or part == shard or part.count != shard.count:
+            forget_record(folder, one.name)
     if path.is_file():
         raise UsageError(
             f"{path} is not a record of modelc run",
@@ -205,17 +220,17 @@ def clear_record(folder: Path) -> None:
         path.unlink(missing_ok=True)  # raises the error of the folder
 
 
-def forget_record(folder: Path) -> None:
+def forget_record(folder: Path, name: str = RUN_FILE) -> None:
     """Remove the record of an earlier run if the next one does not start; keep foreign files.
 
     Raises:
         UsageError: it cannot be removed.
     """
-    path = folder / RUN_FILE
+    path = folder / name
     with folder_errors(folder):
         if path.is_file() and path.read_bytes().startswith(_RECORD_START):
-            drop_signature(folder, RUN_FILE)
-            path.unlink()
+            drop_signature(folder, name)
+            path.unlink(missing_ok=True)  # a part on another host may remove it too
 
 
 @contextmanager
@@ -235,7 +250,8 @@ def folder_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _model_run(one: ModelOutcome) -> ModelRun:
+def make_model_run(one: ModelOutcome) -> ModelRun:
+    """Make the record of one model's outcome."""
     return ModelRun(
         name=one.name,
         folder=one.folder,

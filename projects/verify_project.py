@@ -125,7 +125,7 @@ def _verify_run_record(
     yield _check_seal(record, text, of)
     for end in record.models:
         place = folder / end.name
-        yield replace(_check_model_result(end, place, texts.get(place)), of=f"{before}{end.name}")
+        yield replace(check_model_result(end, place, texts.get(place)), of=f"{before}{end.name}")
     yield check_signature(folder / RUN_FILE, text, key, of=of)
 
 
@@ -138,7 +138,7 @@ def _check_seal(record: RunRecord, text: bytes, of: str) -> ProvenanceCheck:
     return ProvenanceCheck(of=of, what="seal", found=found, detail=detail)
 
 
-def _check_model_result(end: ModelRun, place: Path, text: bytes | None) -> ProvenanceCheck:
+def check_model_result(end: ModelRun, place: Path, text: bytes | None) -> ProvenanceCheck:
     """Compare the run's result for a model with the model's manifest."""
     passed = [one for one in end.artifacts if one.state is Outcome.PASSED]
     what, found, detail = "verdict", CheckOutcome.FAILED, ""

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 DIGEST_FILE = "digests.sqlite3"
 _CLOCK_TICK = 2 * 10**9  # nanoseconds; the coarsest file system clock in use, FAT's
 _LOCK_TIMEOUT = 5.0  # seconds to wait for another process that writes
-_TABLE = "CREATE TABLE IF NOT EXISTS digest (path TEXT PRIMARY KEY, stamp TEXT, sha256 TEXT)"
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS digest (path TEXT PRIMARY KEY, stamp TEXT, sha256 TEXT)",
+    "CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY)",
+)
 
 
 class FileDigests:
@@ -37,6 +40,7 @@ class FileDigests:
         self._learned: dict[str, tuple[str, str]] = {}
         self._asked: dict[str, tuple[str, dict[str, str]]] = {}
         self._noted: dict[str, str] = {}
+        self._facts: set[str] = set()
         self._database = _open_database(self._path)
 
     def __enter__(self) -> FileDigests:
@@ -98,6 +102,22 @@ class FileDigests:
         self._noted.update(of_it)
         return answer
 
+    def holds(self, fact: str, check: Callable[[], bool]) -> bool:
+        """Return whether a fact holds, which is checked once and for all.
+
+        Args:
+            fact: what holds, with the digests of everything that it depends on.
+            check: finds out; only a fact that holds is remembered.
+        """
+        name = hashlib.sha256(fact.encode()).hexdigest()
+        query = "SELECT 1 FROM fact WHERE name = ?"
+        if name in self._facts or self._find(query, name) is not None:
+            return True
+        if not check():
+            return False
+        self._facts.add(name)
+        return True
+
     @contextmanager
     def note_reads(self) -> Iterator[dict[str, str]]:
         """Collect the stat data, by path, of all files digested within the block."""
@@ -118,26 +138,30 @@ class FileDigests:
         # On a full disk or a long lock, later runs compute the digests again.
         with suppress(sqlite3.Error), self._database:
             self._database.executemany("INSERT OR REPLACE INTO digest VALUES (?, ?, ?)", rows)
+            facts = [(name,) for name in self._facts]
+            self._database.executemany("INSERT OR IGNORE INTO fact VALUES (?)", facts)
         self._database.close()
         self._database = None
 
     def _find_recorded(self, name: str) -> tuple[str, str] | None:
         if name in self._learned:
             return self._learned[name]
+        row = self._find("SELECT stamp, sha256 FROM digest WHERE path = ?", name)
+        return None if row is None else (str(row[0]), str(row[1]))
+
+    def _find(self, query: str, name: str) -> tuple[object, ...] | None:
         if self._database is None:
             return None
         import sqlite3
 
         try:
-            row = self._database.execute(
-                "SELECT stamp, sha256 FROM digest WHERE path = ?", (name,)
-            ).fetchone()
+            row: tuple[object, ...] | None = self._database.execute(query, (name,)).fetchone()
         except sqlite3.OperationalError:  # another process holds a long lock
             return None
         except sqlite3.DatabaseError:
             self._forget()
             return None
-        return None if row is None else (str(row[0]), str(row[1]))
+        return row
 
     def _forget(self) -> None:
         """Continue without the database after it broke."""
@@ -178,7 +202,8 @@ def _open_database(path: Path | None) -> sqlite3.Connection | None:
         except (OSError, sqlite3.Error):
             return None
         try:
-            database.execute(_TABLE)
+            for table in _TABLES:
+                database.execute(table)
         except sqlite3.OperationalError:  # a long lock, or a folder without write permission
             return database if _is_readable(database) else None
         except sqlite3.DatabaseError:  # not a database

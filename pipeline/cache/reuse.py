@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,9 +17,10 @@ from ..manifest_file import read_manifest
 from ..order import Order, ResumeState, Source
 from ..plan import Step, make_skipped_failure
 from ..provenance.seals import is_bound
+from .claims import StepClaims
 from .dependencies import find_unmet_dependency
 from .environment import NOT_PACKAGES, packages
-from .file_digests import FileDigests
+from .file_digests import FileDigests, digest_of_code
 from .step_cache import StepCache
 
 FetchArtifact: TypeAlias = Callable[
@@ -30,12 +32,19 @@ FetchArtifact: TypeAlias = Callable[
 class ReuseSources:
     """Where to look for results of earlier runs; `root` is the folder that runs start in.
 
-    With `steps` None, only the output folder is searched.
+    With `steps` None, only the output folder is searched. `failed` are failures of this run, whose
+    steps are not tried again.
     """
 
     root: Path
     digests: FileDigests
     steps: StepCache | None = None
+    failed: tuple[Failure, ...] = ()
+
+    @property
+    def claims(self) -> StepClaims | None:
+        """The claims on steps that other hosts see; None if nothing is shared."""
+        return None if self.steps is None else self.steps.claims
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +87,8 @@ def reuse_results(
         restoring = CacheRestore(order=order, keys=keys, caching=caching, failures=again)
         manifest, done, restored = restoring.run(plan, standing.artifacts, known)
         failures = _settle_failures(plan, done, standing, manifest, restored)
+    known_failures = {*done, *(one.step for one in failures)}
+    failures += tuple(one for one in caching.failed if one.step not in known_failures)
     resume = ResumeState(keys=keys, kept=frozenset(done), failures=failures)
     left = [step.name for step in plan if step.name not in resume.done]
     if manifest is not None and not left:
@@ -163,7 +174,11 @@ def find_up_to_date(
     manifest: Manifest, folder: Path, keys: Mapping[str, str], caching: ReuseSources
 ) -> UpToDate:
     """Return the results in a folder that are up to date, by the current keys of the steps."""
-    artifacts = {one.step: one for one in _iter_judged_artifacts(manifest, keys)}
+    artifacts = {
+        one.step: one
+        for one in _iter_judged_artifacts(manifest, keys)
+        if _is_bound(one, manifest, caching.digests)
+    }
     waiting = {one.step for one in manifest.pending}
     failures = {
         one.step: one
@@ -192,8 +207,18 @@ def _iter_judged_artifacts(manifest: Manifest, keys: Mapping[str, str]) -> Itera
         # A later rejection under the same step supersedes an artifact that passed.
         alone = artifact.rejected or f"{REJECTED_FOLDER}/{step}" not in names
         keyed = _has_current_key(artifact.key, step, keys)
-        if keyed and judged and alone and step not in left and is_bound(artifact, manifest):
+        if keyed and judged and alone and step not in left:
             yield artifact
+
+
+def _is_bound(artifact: Artifact, manifest: Manifest, digests: FileDigests) -> bool:
+    """Whether the seal of an artifact matches its verdict: checked once for the same records."""
+    import msgspec
+
+    records = (artifact, manifest.verdict_of(artifact.name), manifest.signature)
+    raw = hashlib.sha256(msgspec.json.encode((*records, manifest.checkpoint.digest))).hexdigest()
+    fact = f"bound {__version__} {digest_of_code(digests)} {raw}"
+    return digests.holds(fact, lambda: is_bound(artifact, manifest))
 
 
 def _has_current_key(key: str, step: str, keys: Mapping[str, str]) -> bool:

@@ -5,12 +5,14 @@ Files that the user's code reads during the run are tracked in dependencies.py.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path, PurePath
+from typing import Any
 
 from ... import __version__
 from ...calibration.calibration_options import RANDOM
@@ -59,7 +61,8 @@ def step_keys(
     if order.parent is not None:
         return {}
     check_declared_entries(order.depends, root)
-    shared = [*_tool_parts(digests), *_input_parts(order, root, digests)]
+    tools = digests.once("tools", lambda: canonical_text([*_tool_parts(digests)]))
+    shared = [tools, *_input_parts(order, root, digests)]
     precisions = {step.wanted.precision for step in plan}
     lowered = {one: tuple(_precision_parts(order, one, root, digests)) for one in precisions}
     found: dict[str, str] = {}
@@ -194,17 +197,28 @@ def canonical_text(value: object) -> str:
     Raises:
         TypeError: another type; guessing a text could make two values share one.
     """
+    kind: Any = type(value)
+    if kind in _PLAIN_TYPES:  # most values, tested first
+        return _frame(kind.__name__, str(value))
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: getattr(value, field.name) for field in fields(value)}
-        return _frame(type(value).__name__, canonical_text(parts))
-    if isinstance(value, Mapping):
+        parts = {name: getattr(value, name) for name in _field_names(kind)}
+        return _frame(kind.__name__, canonical_text(parts))
+    if isinstance(value, dict | Mapping):
         pairs = sorted((canonical_text(key), canonical_text(item)) for key, item in value.items())
         return _frame("map", "".join(key + item for key, item in pairs))
-    if isinstance(value, (frozenset, set)):
+    if isinstance(value, frozenset | set):
         return _frame("set", "".join(sorted(map(canonical_text, value))))
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         return _frame("list", "".join(map(canonical_text, value)))
     return _canonical_plain(value)
+
+
+_PLAIN_TYPES = (str, bool, int, type(None))
+
+
+@functools.cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def _canonical_plain(value: object) -> str:

@@ -15,6 +15,8 @@ GROUP: Any = typer.main.get_command(app)  # typer's own classes are private
 PANELS = [str(panel) for panel in Panel]
 APART = {  # options that mean another thing in a command, and why
     ("--out", "run"): "the folder of all models, which the project file may name",
+    ("--out", "merge"): "the folder of all models; the project file is not read",
+    ("--out", "finish"): "the folder of all models, which the project file may name",
     ("--out", "debug"): "the default is the folder of the artifact",
     ("--out", "report"): "the default is the folder of the run; it may be a file",
     ("--out", "init"): "the project file",
@@ -33,9 +35,9 @@ SHARED = {  # what each of these commands has to take
     "--debug": None,  # every command
     "--quiet": None,
     "--report": JUDGING | {"run", "report"},
-    "--sign-key": JUDGING | {"run"},
+    "--sign-key": JUDGING | {"run", "merge", "finish"},
     "--isolate": CHILDREN,
-    "--timeout": CHILDREN | {"run", "bench"},
+    "--timeout": CHILDREN | {"run", "bench", "finish"},
     "--memory": CHILDREN | {"run"},
     "--fp16": MAKING,
     "--int8": MAKING,
@@ -45,7 +47,7 @@ SHARED = {  # what each of these commands has to take
     "--patch": MAKING,
     "--custom-op": MAKING,
     "--dry-run": MAKING | {"run"},
-    "--no-cache": MAKING | {"run"},
+    "--no-cache": MAKING | {"run", "finish"},
 }
 
 

@@ -19,7 +19,8 @@ from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.plan import Step
 from modelc.pipeline.recorded_run import load_manifest
 from modelc.pipeline.step_latency import measure_latency
-from modelc.projects.project_records import Gate, ModelOrder, find_breaches, find_doubts
+from modelc.projects import project_records
+from modelc.projects.project_records import Breach, Gate, ModelOrder
 from modelc.validators.feeds import FeedDrawer
 
 FASTER = Latency(milliseconds=1.0, parent=2.0, device="cpu", runs=7)
@@ -49,6 +50,14 @@ INT8 = Artifact(
     latency=FASTER,
     accuracy=ACCURACY,
 )
+
+
+def find_breaches(model: ModelOrder, manifest: Manifest) -> tuple[Breach, ...]:
+    return project_records.find_breaches(model.gates, model.artifact_names, manifest)
+
+
+def find_doubts(model: ModelOrder, manifest: Manifest) -> tuple[Breach, ...]:
+    return project_records.find_doubts(model.gates, model.artifact_names, manifest)
 
 
 def model(*gates: Gate, asked: bool = True) -> ModelOrder:

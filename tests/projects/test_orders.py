@@ -25,7 +25,13 @@ from modelc.pipeline.option_spec import OptionSpec, ValueKind
 from modelc.pipeline.order import Order, Wanted
 from modelc.projects.model_orders import PlannedProject, make_model_order, plan_project
 from modelc.projects.project_faults import split_faults
-from modelc.projects.project_records import KeyPath, Setting, SettingLayer, Value
+from modelc.projects.project_records import (
+    KeyPath,
+    Setting,
+    SettingLayer,
+    Value,
+    gate_for,
+)
 from modelc.projects.setting_keys import ENGINE_KEYS, SHARED_KEYS
 from modelc.projects.setting_layers import Overrides
 
@@ -261,7 +267,7 @@ def test_the_nearest_gate_goes_before_the_others(plan: Callable[..., PlannedProj
         "[models.digits.gates.'onnx*']\nmax-size = 2000\n"
     )
     (model,) = plan(f"{ONNX}precision = ['fp32', 'fp16']\n{gates}").models
-    limits = {name: model.gate_for(name) for name in ("openvino", "onnx", "onnx-fp16")}
+    limits = {name: gate_for(model.gates, name) for name in ("openvino", "onnx", "onnx-fp16")}
     assert [gate.max_size for gate in limits.values()] == [1000, 2000, 3000]
     assert {gate.max_latency_ratio for gate in limits.values()} == {2}
     assert limits["onnx"].places["max_size"].key == '[models.digits.gates."onnx*"]'

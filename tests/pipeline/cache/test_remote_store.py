@@ -10,8 +10,10 @@ import pytest
 
 from modelc.core.errors import ErrorCode, MissingError, UsageError
 from modelc.core.manifest import Manifest
+from modelc.pipeline.cache.remote_files import RemoteFiles
+from modelc.pipeline.cache.remote_store import RemoteStore, open_remote
 from modelc.pipeline.cache.result_store import StoredEntry
-from modelc.pipeline.cache.step_cache import StepCache, open_remote
+from modelc.pipeline.cache.step_cache import StepCache
 from modelc.pipeline.cache.store_layout import CacheEntry, encode_entry, entry_name
 
 from ...reasons import has_code
@@ -147,9 +149,9 @@ class Broken:
 def test_a_failing_remote_is_reported_once_per_operation_and_no_error(
     made: Manifest, tmp_path: Path, told: Told
 ) -> None:
-    from modelc.pipeline.cache.step_cache import RemoteStore
-
-    cache = StepCache(tmp_path / "a", tell=told, remote=RemoteStore(Broken(), "far", told))
+    cache = StepCache(
+        tmp_path / "a", tell=told, remote=RemoteStore(RemoteFiles(Broken(), "far"), told)
+    )
     assert found(cache) == []
     assert cache.keep(made, tmp_path / "out", "w.pt") == 1
     assert found(cache, "cd" * 32) == []
