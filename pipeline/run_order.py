@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ..converters.registry import TARGETS
+from ..core.children.preloaded import check_preloaded
 from ..core.contract import EAGER, Deferred, Target
 from ..core.events import Entered, Tell, ignore_events
 from ..core.kinds import QUANTIZED
@@ -78,6 +79,7 @@ def run(
         known = read_known_record(order, folder, checkpoint)
         folder.claim(step.file for step in plan)
         eager = open_reference(order.source, checkpoint, order.judging, progress, order.signature)
+        check_preloaded()  # a model may also change them while it runs
         for step in plan:
             if isinstance(step.target, SettingsChecked):
                 step.target.check_settings(eager.signature, order.settings)

@@ -6,18 +6,22 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event as Flag
 from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..core.children import fork_server
+from ..core.children.fork_server import ForkServer
 from ..core.children.limits import ProcessLimits
 from ..core.children.messages import ChildBugError
 from ..core.errors import ModelcError
 from ..core.events import Advanced, Entered, Event, Noted, Started, Tell, ignore_events
 from ..pipeline.cache.reuse import ReuseResult, ReuseSources, reuse_results
 from ..pipeline.cache.step_keys import step_keys
+from ..pipeline.isolation.preloaded_modules import MODULES
 from ..pipeline.order import ResumeState
 from ..pipeline.output_folder import LOGS_FOLDER
 from .project_faults import place_error
@@ -36,13 +40,15 @@ _MEMORY_FACTOR = 5  # the weights: model, capture, artifact and its parent
 class ProjectLimits:
     """The limits of a run; `memory` is in bytes for all models together, None is no limit.
 
-    `timeout` is in seconds per step. `jobs` models run in parallel.
+    `timeout` is in seconds per step. `jobs` models run in parallel. `preloads`: the processes of
+    several models come from a server that has the libraries loaded, where the system has fork.
     """
 
     jobs: int = 1
     memory: int | None = None
     timeout: float | None = None
     keep_going: bool = False
+    preloads: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,11 +254,12 @@ class _ModelPool:
         waiting = list(ready)
         running: set[Future[ModelOutcome]] = set()
         bounds = self._bounds(jobs)
-        with ThreadPoolExecutor(max_workers=jobs) as pool:
+        server = ForkServer(MODULES, threads=bounds.threads) if self._forks(ready, jobs) else None
+        with server or nullcontext(), ThreadPoolExecutor(max_workers=jobs) as pool:
             try:
                 while waiting or running:
                     while waiting and len(running) < jobs:
-                        running.add(pool.submit(self._one, waiting.pop(0), bounds))
+                        running.add(pool.submit(self._one, waiting.pop(0), bounds, server))
                     done, running = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
                     found |= {end.name: end for end in (one.result() for one in done)}
                     if not _may_continue(found.values(), self._limits):
@@ -261,6 +268,10 @@ class _ModelPool:
                 self._stop.set()
                 raise
         return found
+
+    def _forks(self, ready: Sequence[ReadyModel], jobs: int) -> bool:
+        """Whether a server pays: it loads the libraries once before the first model starts."""
+        return self._limits.preloads and fork_server.IS_SUPPORTED and len(ready) > jobs
 
     def _bounds(self, jobs: int) -> ProcessLimits:
         memory = self._limits.memory
@@ -271,7 +282,9 @@ class _ModelPool:
             stop=self._stop.is_set,
         )
 
-    def _one(self, ready: ReadyModel, bounds: ProcessLimits) -> ModelOutcome:
+    def _one(
+        self, ready: ReadyModel, bounds: ProcessLimits, server: ForkServer | None
+    ) -> ModelOutcome:
         """Run the remaining steps of one model, and store the results for later runs."""
         from ..pipeline.isolation.supervisor import run_isolated
 
@@ -280,7 +293,7 @@ class _ModelPool:
         since = time.perf_counter() - ready.seconds
         tell = self._count.of(model.name, self._tell_of(model.name))
         try:
-            manifest = run_isolated(order, tell, bounds=bounds)
+            manifest = run_isolated(order, tell, bounds=bounds, server=server)
         except ModelcError as error:
             return _end_with_error(model, place_error(error, model.places), since)
         except ChildBugError as error:
