@@ -143,7 +143,8 @@ class _Server:
 
     def serve(self) -> None:
         """Serve until the other end of the socket is closed."""
-        known = {int(name) for name in os.listdir("/proc/self/fd")}
+        listed = [name for name in os.listdir("/proc/self/fd") if _link_of(name)]
+        known = {int(name) for name in listed}  # without the descriptor of the listing itself
         reported: set[int] = set()
         while True:
             waiting = [one.handle for one in self.children if one.pid not in reported]
@@ -230,12 +231,14 @@ def _close_others(kept: set[int]) -> None:
 
 
 def _draw_new_seeds() -> None:
-    """Seed NumPy's global generator as its import does; Python's own is seeded by the fork.
+    """Seed the global generators of NumPy and torch anew, as their imports do.
 
-    torch's has the same seed in every new process, and the server drew nothing from it.
+    Python's own is seeded by the fork.
     """
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()
 
 
 def _report_end(child: _Child) -> None:

@@ -170,18 +170,29 @@ class _RunningServer:
             "threads": None if threads is None else dict(thread_environment(threads)),
         }
         try:
-            content = json.dumps(request).encode()
-            ours.sendall(len(content).to_bytes(8, "little"))
-            for start in range(0, len(content), MESSAGE_SIZE):
-                ours.sendall(content[start : start + MESSAGE_SIZE])
-            ours.settimeout(_START_TIMEOUT)
-            answer = ours.recv(MESSAGE_SIZE)
-            if answer != READY:
-                raise RuntimeError(answer.decode("utf-8", "replace") or server.last_line())
+            server.load(request)
         except BaseException:
             server.close()
             raise
         return server
+
+    def load(self, request: Mapping[str, object]) -> None:
+        """Have it load the modules.
+
+        Raises:
+            RuntimeError: it ended, or it cannot fork safely.
+        """
+        content = json.dumps(request).encode()
+        self.control.settimeout(_START_TIMEOUT)
+        try:
+            self.control.sendall(len(content).to_bytes(8, "little"))
+            for start in range(0, len(content), MESSAGE_SIZE):
+                self.control.sendall(content[start : start + MESSAGE_SIZE])
+            answer = self.control.recv(MESSAGE_SIZE)
+        except OSError as error:
+            raise RuntimeError(self.last_line()) from error
+        if answer != READY:
+            raise RuntimeError(answer.decode("utf-8", "replace") or self.last_line())
 
     def last_line(self) -> str:
         """Return the end of what it printed, or how it ended."""

@@ -19,6 +19,7 @@ from ..process import StopCallError
 
 _WATCHED = ("torch", "torchgen", "numpy", "onnx", "onnxscript", "onnx_ir", "onnxruntime", "sympy")
 _CLASSES = (("torch", "Tensor"), ("torch.nn", "Module"), ("torch.nn", "Parameter"))
+_METHODS_OF = tuple(f"{module}.{name}" for module, name in _CLASSES)
 _OURS = f"{__name__.partition('.')[0]}."
 
 
@@ -114,7 +115,7 @@ def _find_functions(
             yield name, {key: one for key, one in _members(module) if callable(one)}
     for name, kind in _CLASSES:
         if (found := getattr(modules.get(name), kind, None)) is not None:
-            yield f"{name}.{kind}", dict(_members(found))
+            yield f"{name}.{kind}", {key: one for key, one in _members(found) if callable(one)}
 
 
 def _members(owner: object) -> list[tuple[str, object]]:
@@ -128,8 +129,9 @@ def _changed_function(first: _CallStart) -> str:
     now = dict(_find_functions(first.modules))
     for owner, members in first.preloaded.functions.items():
         after = now.get(owner, {})
-        for name, member in members.items():
-            if after.get(name) is not member:
+        added = set(after) - set(members) if owner in _METHODS_OF else set()
+        for name in (*members, *(one for one in added if not one.startswith("__"))):
+            if after.get(name) is not members.get(name):
                 return f"{owner}.{name} was replaced"
     return ""
 
