@@ -15,15 +15,14 @@ import os
 import select
 import socket
 import sys
-import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from .. import process
-from .child_main import leave_process, main, start_guardian
+from .child_main import leave_process, start_guardian
 from .fork_server import ENDED, MESSAGE_SIZE, READY, STARTED
 from .preloaded import remember_preloaded
 from .process_tree import CHILD_MARK
@@ -37,21 +36,28 @@ class UnsafeForkError(RuntimeError):
     """A module left something that a fork would break."""
 
 
-def serve_forks(control: int) -> NoReturn:
-    """Serve until the other end of the socket is closed."""
+def serve_forks(control: int) -> tuple[float, int]:
+    """Serve until the other end of the socket is closed, then end the process.
+
+    Returns:
+        in a forked child alone: the grace and the parent for `child_main.main`. The caller calls
+        it, so that the stack is that of a new process: TorchScript hashes it into its files.
+    """
     start_guardian(0, 0.0)
     environment = dict(os.environ)
     mark = _EnvironmentMark()
-    with socket.socket(fileno=control) as requests:
-        try:
-            _load(_read_request(requests))
-            _check_safe()
-        except UnsafeForkError as error:
-            requests.sendall(str(error).encode())
-            leave_process(0)
-        requests.sendall(READY)
-        _Server(requests, environment, mark).serve()
-    leave_process(0)
+    requests = socket.socket(fileno=control)
+    try:
+        _load(_read_request(requests))
+        _check_safe()
+    except UnsafeForkError as error:
+        requests.sendall(str(error).encode())
+        leave_process(0)
+    requests.sendall(READY)
+    request = _Server(requests, environment, mark).serve()
+    if request is None:
+        leave_process(0)
+    return request["grace"], request["parent"]
 
 
 def _read_request(requests: socket.socket) -> Mapping[str, Any]:
@@ -141,8 +147,8 @@ class _Server:
     mark: _EnvironmentMark
     children: list[_Child] = field(default_factory=list)
 
-    def serve(self) -> None:
-        """Serve until the other end of the socket is closed."""
+    def serve(self) -> Mapping[str, Any] | None:
+        """Serve until the other end of the socket is closed; in a child, return its request."""
         listed = [name for name in os.listdir("/proc/self/fd") if _link_of(name)]
         known = {int(name) for name in listed}  # without the descriptor of the listing itself
         reported: set[int] = set()
@@ -158,15 +164,21 @@ class _Server:
                     _forget(child, is_over=child.pid in reported)
                     reported.discard(child.pid)
                     self.children.remove(child)
-            if self.requests in readable and not self._accept(known):
-                return
+            if self.requests not in readable:
+                continue
+            request, pid = self._accept(known)
+            if not pid:
+                return request
 
-    def _accept(self, known: set[int]) -> bool:
-        """Fork the child of one request; False if there are no more requests."""
+    def _accept(self, known: set[int]) -> tuple[Mapping[str, Any] | None, int]:
+        """Fork the child of one request; return the request and the child's id, 0 in the child.
+
+        The request is None, and the id 0, if there are no more requests.
+        """
         size = socket.CMSG_SPACE(_DESCRIPTORS * array.array("i").itemsize)
         text, rights, _, _ = self.requests.recvmsg(MESSAGE_SIZE, size)
         if not text:
-            return False
+            return None, 0
         found = array.array("i")
         for _, _, content in rights:
             found.frombytes(content)
@@ -175,13 +187,14 @@ class _Server:
         pid = os.fork()
         if not pid:
             self._become_child(request, streams, folder, status, known)
+            return request, 0
         for descriptor in (*streams, folder):
             os.close(descriptor)
         handle = os.pidfd_open(pid)
         self.children.append(
             _Child(pid=pid, handle=handle, status=socket.socket(fileno=status))
         )
-        return True
+        return request, pid
 
     def _become_child(
         self,
@@ -190,28 +203,20 @@ class _Server:
         folder: int,
         status: int,
         known: set[int],
-    ) -> NoReturn:
-        """Become what a new process is at its start, and carry out the call on standard input."""
-        code = 1
-        try:
-            os.setsid()
-            self.mark.write(request["mark"])
-            _restore_environment({**self.environment, CHILD_MARK: request["mark"]})
-            os.fchdir(folder)
-            for number, descriptor in enumerate(streams):
-                os.dup2(descriptor, number)
-            os.write(status, STARTED + b" %d" % os.getpid())
-            _close_others(known - {self.requests.fileno()})
-            sys.argv[:] = ["-c", str(request["grace"])]
-            _draw_new_seeds()
-            code = main(request["grace"], parent=request["parent"])
-        except SystemExit as error:
-            code = error.code if isinstance(error.code, int) else 1
-        except BaseException:  # noqa: BLE001 - the edge of the process, as in a new one
-            traceback.print_exc()
-            code = 1
-        finally:
-            leave_process(code)
+    ) -> None:
+        """Become what a new process is at its start."""
+        os.setsid()
+        self.mark.write(request["mark"])
+        _restore_environment({**self.environment, CHILD_MARK: request["mark"]})
+        os.fchdir(folder)
+        for number, descriptor in enumerate(streams):
+            os.dup2(descriptor, number)
+        os.write(status, STARTED + b" %d" % os.getpid())
+        for child in self.children:
+            child.status.detach()
+        _close_others(known - {self.requests.detach()})
+        sys.argv[:] = ["-c", str(request["grace"])]
+        _draw_new_seeds()
 
 
 def _restore_environment(environment: Mapping[str, str]) -> None:

@@ -33,9 +33,12 @@ IMPORT_ROOT = Path(__file__).absolute().parents[3]
 IS_SUPPORTED = sys.platform == "linux"
 READY, STARTED, ENDED = b"ready", b"started", b"ended"
 MESSAGE_SIZE = 1 << 12
+# In a child, the rest of the line runs: it is that of `child_call`.
 _START_CODE = (
     "import sys; sys.path.insert(0, sys.argv.pop(1));"
-    " from modelc.core.children.fork_main import serve_forks; serve_forks(int(sys.argv[1]))"
+    " from modelc.core.children.fork_main import serve_forks;"
+    " from modelc.core.children.child_main import leave_process, main;"
+    " grace, parent = serve_forks(int(sys.argv[1])); leave_process(main(grace, parent=parent))"
 )
 _START_TIMEOUT = 120.0  # seconds; the libraries may lie on a slow network disk
 _FORK_TIMEOUT = 30.0  # seconds
