@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -352,7 +352,9 @@ class QuantizeJob:
     `parent` is the FP32 ONNX, its external data and debug sidecar beside it. `consumer` is the NAME
     of the target that uses the result. `method` is one of the quantizer's METHODS for that
     consumer and precision; None means its first. `keep` are names of ONNX nodes that stay in
-    floating point. `folder` is an empty work folder.
+    floating point. `folder` is an empty work folder. `others` are the other consumers of the run
+    that quantize the same parent. `memory` holds what quantizers keep for later jobs of the run; a
+    key names all that the value depends on.
     """
 
     parent: Path
@@ -364,6 +366,8 @@ class QuantizeJob:
     method: str | None = None
     keep: tuple[str, ...] = ()
     advance: Advance = no_progress
+    others: tuple[str, ...] = ()
+    memory: MutableMapping[tuple[Hashable, ...], Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

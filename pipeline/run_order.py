@@ -103,11 +103,20 @@ def run(
             workspace=workspace,
             samples=replace(samples, labelled=labelled),
         )
-        for done, step in enumerate(left, start=1):
-            manifest = execute_step(step, manifest, context)
-            if not any(later.captures for later in left[done:]):
-                context.memory.programs.clear()  # no later step uses them
-        return manifest
+        return _execute_steps(left, manifest, context)
+
+
+def _execute_steps(left: Sequence[Step], manifest: Manifest, context: RunContext) -> Manifest:
+    """Execute the steps in order; what no later step uses is not kept in memory."""
+    memory = context.memory
+    memory.quantizes.extend(step for step in left if step.quantizers)
+    for done, step in enumerate(left, start=1):
+        manifest = execute_step(step, manifest, context)
+        if not any(later.captures for later in left[done:]):
+            memory.programs.clear()
+        if not any(later.quantizers for later in left[done:]):
+            memory.calibrations.clear()
+    return manifest
 
 
 def make_workspace(order: Order, folder: OutputFolder, progress: Progress) -> Workspace:

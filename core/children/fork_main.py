@@ -27,8 +27,9 @@ from .fork_server import ENDED, MESSAGE_SIZE, READY, STARTED
 from .preloaded import remember_preloaded
 from .process_tree import CHILD_MARK
 
-_DESCRIPTORS = 5  # three streams, the working folder, the socket for the child's status
+_DESCRIPTORS = 5  # three streams, the socket for the child's status, the working folder
 _FIRST = 3  # descriptor beside the standard streams
+_TASKS, _DESCRIPTORS_FOLDER = Path("/proc/self/task"), Path("/proc/self/fd")
 _DRIVERS = ("libcuda.so", "/dev/nvidia", "/dev/dri")  # a context of a GPU does not survive a fork
 
 
@@ -95,21 +96,23 @@ def _check_safe() -> None:
     if not child:
         os._exit(0)
     os.waitpid(child, 0)
-    threads = len(os.listdir("/proc/self/task"))
+    threads = len(list(_TASKS.iterdir()))
     if threads != 1:
         raise UnsafeForkError(f"the libraries started {threads - 1} threads")
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     found = [name for name in _DRIVERS if name in maps]
-    found += [link for link in map(_link_of, os.listdir("/proc/self/fd")) if "/dev/nvidia" in link]
+    found += [link for link in _open_files().values() if "/dev/nvidia" in link]
     if found:
         raise UnsafeForkError(f"the libraries opened a GPU ({found[0]})")
 
 
-def _link_of(descriptor: str) -> str:
-    try:
-        return os.readlink(f"/proc/self/fd/{descriptor}")
-    except OSError:  # the folder itself, which is closed by now
-        return ""
+def _open_files() -> dict[int, str]:
+    """Return the open descriptors and what they are, without that of this look."""
+    found = {}
+    for entry in list(_DESCRIPTORS_FOLDER.iterdir()):
+        with suppress(OSError):
+            found[int(entry.name)] = str(entry.readlink())
+    return found
 
 
 class _EnvironmentMark:
@@ -149,8 +152,7 @@ class _Server:
 
     def serve(self) -> Mapping[str, Any] | None:
         """Serve until the other end of the socket is closed; in a child, return its request."""
-        listed = [name for name in os.listdir("/proc/self/fd") if _link_of(name)]
-        known = {int(name) for name in listed}  # without the descriptor of the listing itself
+        known = set(_open_files())
         reported: set[int] = set()
         while True:
             waiting = [one.handle for one in self.children if one.pid not in reported]
@@ -182,7 +184,7 @@ class _Server:
         found = array.array("i")
         for _, _, content in rights:
             found.frombytes(content)
-        *streams, folder, status = found
+        *streams, status, folder = found
         request = json.loads(text)
         pid = os.fork()
         if not pid:
@@ -191,9 +193,7 @@ class _Server:
         for descriptor in (*streams, folder):
             os.close(descriptor)
         handle = os.pidfd_open(pid)
-        self.children.append(
-            _Child(pid=pid, handle=handle, status=socket.socket(fileno=status))
-        )
+        self.children.append(_Child(pid=pid, handle=handle, status=socket.socket(fileno=status)))
         return request, pid
 
     def _become_child(
@@ -229,10 +229,9 @@ def _restore_environment(environment: Mapping[str, str]) -> None:
 
 def _close_others(kept: set[int]) -> None:
     """Close what belongs to the server and to other children; libraries keep what they opened."""
-    for name in os.listdir("/proc/self/fd"):
-        if (number := int(name)) >= _FIRST and number not in kept:
-            with suppress(OSError):
-                os.close(number)
+    for number in _open_files():
+        if number >= _FIRST and number not in kept:
+            os.close(number)
 
 
 def _draw_new_seeds() -> None:

@@ -203,7 +203,9 @@ class _RunningServer:
             self.tree.process.wait(1.0)
         self.log.seek(max(self.log.seek(0, os.SEEK_END) - _LOG_TAIL, 0))
         lines = self.log.read().decode("utf-8", "replace").strip().splitlines()
-        return f"it ended with {self.tree.process.poll()}{': ' if lines else ''}{''.join(lines[-1:])}"
+        return (
+            f"it ended with {self.tree.process.poll()}{': ' if lines else ''}{''.join(lines[-1:])}"
+        )
 
     def fork(self, mark: str, grace: float) -> ForkedProcess:
         """Have it fork a child with pipes of its own.
@@ -218,28 +220,37 @@ class _RunningServer:
             for fd, mode in ((pairs[0][1], "wb"), (pairs[1][0], "rb"), (pairs[2][0], "rb"))
         ]
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        here = -1
         try:
-            here = os.open(".", os.O_PATH | os.O_DIRECTORY)
-            text = json.dumps({"mark": mark, "grace": grace, "parent": os.getpid()}).encode()
-            descriptors = array.array("i", [*child_ends, here, theirs.fileno()])
-            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)
-            self.control.sendmsg([text], [rights])
-            theirs.close()
-            ours.settimeout(_FORK_TIMEOUT)
-            kind, _, number = ours.recv(MESSAGE_SIZE).partition(b" ")
-            if kind != STARTED:
-                raise RuntimeError(f"it forked no child; {self.last_line()}")
+            with theirs:
+                self._send_request(mark, grace, [*child_ends, theirs.fileno()])
+            number = self._read_start(ours)
         except BaseException:
             for stream in streams:
                 stream.close()
             ours.close()
             raise
         finally:
-            theirs.close()
-            for descriptor in (*child_ends, *((here,) if here >= 0 else ())):
+            for descriptor in child_ends:
                 os.close(descriptor)
-        return ForkedProcess(int(number), ours, *streams)
+        return ForkedProcess(number, ours, *streams)
+
+    def _send_request(self, mark: str, grace: float, descriptors: list[int]) -> None:
+        """Send it with the descriptors: standard streams, status, and the working folder."""
+        text = json.dumps({"mark": mark, "grace": grace, "parent": os.getpid()}).encode()
+        here = os.open(".", os.O_PATH | os.O_DIRECTORY)
+        try:
+            found = array.array("i", [*descriptors, here])
+            self.control.sendmsg([text], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, found)])
+        finally:
+            os.close(here)
+
+    def _read_start(self, status: socket.socket) -> int:
+        """Return the process id of the child once it leads its session."""
+        status.settimeout(_FORK_TIMEOUT)
+        kind, _, number = status.recv(MESSAGE_SIZE).partition(b" ")
+        if kind != STARTED:
+            raise RuntimeError(f"it forked no child; {self.last_line()}")
+        return int(number)
 
     def close(self) -> None:
         """End it, if it does not end by itself."""
@@ -263,7 +274,12 @@ class ForkedProcess:
     """
 
     def __init__(
-        self, pid: int, status: socket.socket, stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes]
+        self,
+        pid: int,
+        status: socket.socket,
+        stdin: IO[bytes],
+        stdout: IO[bytes],
+        stderr: IO[bytes],
     ) -> None:
         self.pid = pid
         self.stdin: IO[bytes] | None = stdin
@@ -331,4 +347,3 @@ class ForkedProcess:
     def close(self) -> None:
         """Let the server forget it."""
         self._status.close()
-

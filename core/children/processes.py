@@ -142,9 +142,7 @@ def _start_process(program: ProcessSpec, environment: Mapping[str, str]) -> Star
     )
 
 
-def _follow(
-    process: StartedProcess, pipes: _Pipes, on_line: OnLine, watch: Watch
-) -> ProcessEnd:
+def _follow(process: StartedProcess, pipes: _Pipes, on_line: OnLine, watch: Watch) -> ProcessEnd:
     suspended = SuspensionWatch()
     while True:
         alive = process.poll() is None  # asked first: what it wrote before its end is still read

@@ -133,7 +133,7 @@ def describe_surroundings(_: None, __: ParentConnection) -> dict[str, Any]:
 
 def describe_process(_: None, __: ParentConnection) -> dict[str, Any]:
     """What a process has inherited, but for what differs between any two."""
-    import numpy  # noqa: F401, ICN001 - it changes the filters of warnings
+    import numpy  # noqa: F401 - it changes the filters of warnings
 
     status = dict(
         line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines()
@@ -143,9 +143,9 @@ def describe_process(_: None, __: ParentConnection) -> dict[str, Any]:
     return {
         **{name: status[name] for name in kept},
         "environment": {k: v for k, v in os.environ.items() if k != "MODELC_WORKER"},
-        "folder": os.getcwd(),
+        "folder": str(Path.cwd()),
         "limits": [resource.getrlimit(kind) for kind in kinds],
-        "descriptors": sorted(int(name) for name in os.listdir("/proc/self/fd")),
+        "descriptors": sorted(int(one.name) for one in Path("/proc/self/fd").iterdir()),
         "leads": os.getsid(0) == os.getpgid(0) == os.getpid(),
         "argv": sys.argv,
         "flags": list(sys.flags),
@@ -243,7 +243,9 @@ def leak_everything(place: str, _: ParentConnection) -> None:
 CHANGES = ("variable", "function", "method", "dtype", "device", "module", "hook", "finder")
 
 
-def change_before_libraries_load(what: str, parent: ParentConnection) -> dict[str, Any]:
+def change_before_libraries_load(  # noqa: C901 - a case for each change
+    what: str, parent: ParentConnection
+) -> dict[str, Any]:
     """Change what libraries see when they are imported, as the user's code may."""
     from modelc.checkpoints.user_code import make_user_code_importable
 
@@ -272,7 +274,10 @@ def change_before_libraries_load(what: str, parent: ParentConnection) -> dict[st
 
 
 def _imported(real: Any) -> Any:
-    return lambda *args, **more: real(*args, **more)
+    def find(*args: Any, **more: Any) -> Any:
+        return real(*args, **more)
+
+    return find
 
 
 class _Finder:
