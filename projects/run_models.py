@@ -254,7 +254,9 @@ class _ModelPool:
         waiting = list(ready)
         running: set[Future[ModelOutcome]] = set()
         bounds = self._bounds(jobs)
-        server = ForkServer(MODULES, threads=bounds.threads) if self._forks(ready, jobs) else None
+        server = None
+        if self._forks(ready, jobs):
+            server = ForkServer(MODULES, threads=bounds.threads, stop=self._stop.is_set)
         with server or nullcontext(), ThreadPoolExecutor(max_workers=jobs) as pool:
             try:
                 while waiting or running:

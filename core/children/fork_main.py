@@ -157,7 +157,8 @@ class _Server:
         while True:
             waiting = [one.handle for one in self.children if one.pid not in reported]
             sockets = [one.status for one in self.children]
-            readable, _, _ = select.select([self.requests, *waiting, *sockets], [], [])
+            watched: list[int | socket.socket] = [self.requests, *waiting, *sockets]
+            readable, _, _ = select.select(watched, [], [])
             for child in list(self.children):
                 if child.handle in readable and child.pid not in reported:
                     reported.add(child.pid)

@@ -19,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -85,9 +85,15 @@ class ForkServer:
     process as usual.
     """
 
-    def __init__(self, modules: Iterable[str], *, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        modules: Iterable[str],
+        *,
+        threads: int | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._modules = tuple(modules)
-        self.threads = threads
+        self.threads, self._stop = threads, stop
         self.failure = "" if IS_SUPPORTED else "the system is not Linux"
         self._running: _RunningServer | None = None
         self._lock = Lock()
@@ -111,24 +117,59 @@ class ForkServer:
         """The process id of the server, if it runs."""
         return None if self._running is None else self._running.tree.process.pid
 
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start the server, so that the time for it is not that of a call; `fork` does so, too."""
+        with self._lock, self._note_failure():
+            if not self.failure:
+                self._find_running(os.environ if environment is None else environment)
+
     def fork(self, environment: Mapping[str, str], grace: float) -> ForkedProcess | None:
         """Fork a child that carries out a `child_call`; None if a new process must do so."""
-        with self._lock:
+        with self._lock, self._note_failure():
             if self.failure:
                 return None
-            now = Surroundings.of_this_process(environment)
-            try:
-                if self._running is None:
-                    self._running = _RunningServer.start(self._modules, self.threads, now)
-                if now != self._running.surroundings:
-                    return None
-                return self._running.fork(environment[CHILD_MARK], grace)
-            except (OSError, RuntimeError, ValueError) as error:
-                self.failure = str(error) or type(error).__name__
-                if self._running is not None:
-                    self._running.close()
-                self._running = None
-                return None
+            running, now = self._find_running(environment)
+            if running.surroundings == now:
+                return running.fork(environment[CHILD_MARK], grace)
+        return None
+
+    def _find_running(self, environment: Mapping[str, str]) -> tuple[_RunningServer, Surroundings]:
+        """Return the server, started if it does not run, and the surroundings of a child."""
+        now = Surroundings.of_this_process(environment)
+        if self._running is None:
+            request = _LoadRequest(modules=self._modules, threads=self.threads, stop=self._stop)
+            self._running = _RunningServer.start(request, now)
+        return self._running, now
+
+    @contextmanager
+    def _note_failure(self) -> Iterator[None]:
+        """Use the server no more after an error within the block, which is not raised."""
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError) as error:
+            self.failure = str(error) or type(error).__name__
+            if self._running is not None:
+                self._running.close()
+            self._running = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LoadRequest:
+    """What the server loads, with how many threads, and when to give up."""
+
+    modules: tuple[str, ...]
+    threads: int | None
+    stop: Callable[[], bool]
+
+    def encode(self, surroundings: Surroundings) -> bytes:
+        """Return it as the server reads it."""
+        content = {
+            "modules": self.modules,
+            "path": surroundings.path,
+            "absent": sorted(surroundings.absent),
+            "threads": None if self.threads is None else dict(thread_environment(self.threads)),
+        }
+        return json.dumps(content).encode()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +182,7 @@ class _RunningServer:
     log: IO[bytes]
 
     @classmethod
-    def start(
-        cls, modules: tuple[str, ...], threads: int | None, surroundings: Surroundings
-    ) -> _RunningServer:
+    def start(cls, request: _LoadRequest, surroundings: Surroundings) -> _RunningServer:
         """Start it and wait until the modules are loaded.
 
         Raises:
@@ -166,12 +205,6 @@ class _RunningServer:
             )
         tree = ProcessTree(process=process, leads_session=True, mark=mark)
         server = cls(tree=tree, control=ours, surroundings=surroundings, log=log)
-        request = {
-            "modules": modules,
-            "path": surroundings.path,
-            "absent": sorted(surroundings.absent),
-            "threads": None if threads is None else dict(thread_environment(threads)),
-        }
         try:
             server.load(request)
         except BaseException:
@@ -179,18 +212,22 @@ class _RunningServer:
             raise
         return server
 
-    def load(self, request: Mapping[str, object]) -> None:
+    def load(self, request: _LoadRequest) -> None:
         """Have it load the modules.
 
         Raises:
-            RuntimeError: it ended, or it cannot fork safely.
+            RuntimeError: it ended, it cannot fork safely, or the run is stopped.
         """
-        content = json.dumps(request).encode()
+        content = request.encode(self.surroundings)
         self.control.settimeout(_START_TIMEOUT)
         try:
             self.control.sendall(len(content).to_bytes(8, "little"))
             for start in range(0, len(content), MESSAGE_SIZE):
                 self.control.sendall(content[start : start + MESSAGE_SIZE])
+            until = time.monotonic() + _START_TIMEOUT
+            while not select.select([self.control], [], [], _POLL_INTERVAL)[0]:
+                if request.stop() or time.monotonic() > until:
+                    raise RuntimeError("its libraries were not loaded in time")
             answer = self.control.recv(MESSAGE_SIZE)
         except OSError as error:
             raise RuntimeError(self.last_line()) from error
@@ -302,15 +339,23 @@ class ForkedProcess:
             subprocess.TimeoutExpired: it still runs.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        while self.returncode is None:
-            left = None if until is None else max(until - time.monotonic(), 0.0)
-            if self._is_lost:
-                self._look_for_it(left)
-            elif select.select([self._status], [], [], left)[0]:
-                self._read_status()
-            if self.returncode is None and until is not None and time.monotonic() >= until:
+        left = timeout
+        while True:
+            self._update(left)
+            if self.returncode is not None:
+                return self.returncode
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
                 raise subprocess.TimeoutExpired("a forked child", timeout or 0.0)
-        return self.returncode
+
+    def _update(self, timeout: float | None) -> None:
+        """Note the exit code if there is one within `timeout` seconds."""
+        if self.returncode is not None:
+            return
+        if self._is_lost:
+            self._look_for_it(timeout)
+        elif select.select([self._status], [], [], timeout)[0]:
+            self._read_status()
 
     def _read_status(self) -> None:
         try:

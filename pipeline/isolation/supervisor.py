@@ -87,6 +87,8 @@ def _run_work(
     origin: _ChildOrigin,
 ) -> CallEnd:
     """Do the work in a child; what it prints outside of its steps goes to a file in `logs`."""
+    if origin.server is not None:
+        origin.server.start(origin.environment)  # its time is not that of a step
     watchdog, output, began = ChildWatchdog(limits, logs), OutputLog(), time.time()
     clock_starts = Started if isinstance(work, ApiCall) else Entered
 

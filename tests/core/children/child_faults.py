@@ -235,7 +235,7 @@ def leak_everything(place: str, _: ParentConnection) -> None:
     torch.manual_seed(5)
     np.random.seed(5)
     np.seterr(all="raise")
-    torch.nn.functional.relu = torch.sigmoid
+    torch.nn.functional.relu = torch.sigmoid  # type: ignore[assignment]
     torch.use_deterministic_algorithms(True)
     os.open(place, os.O_RDONLY)
 
@@ -256,9 +256,9 @@ def change_before_libraries_load(  # noqa: C901 - a case for each change
             case "variable":
                 os.environ["TORCH_LOGS"] = "+dynamo"
             case "function":
-                torch.nn.functional.relu = torch.sigmoid
+                torch.nn.functional.relu = torch.sigmoid  # type: ignore[assignment]
             case "method":
-                torch.Tensor.relu = torch.Tensor.sigmoid
+                torch.Tensor.relu = torch.Tensor.sigmoid  # type: ignore[method-assign]
             case "dtype":
                 torch.set_default_dtype(torch.float64)
             case "device":
