@@ -68,12 +68,10 @@ class EagerModel(Protocol):
     @property
     def module(self) -> torch.nn.Module:
         """The module as the user wrote it."""
-        ...
 
     @property
     def flat(self) -> torch.nn.Module:
         """The module as `forward(*tensors) -> tuple of tensors`, in the signature's order."""
-        ...
 
     @property
     def scope(self) -> str:
@@ -338,7 +336,6 @@ class CalibrationFeeds(Protocol):
     @property
     def record(self) -> CalibrationRecord:
         """Their origin, number and digest."""
-        ...
 
     def __len__(self) -> int: ...
 
@@ -352,9 +349,8 @@ class QuantizeJob:
     `parent` is the FP32 ONNX, its external data and debug sidecar beside it. `consumer` is the NAME
     of the target that uses the result. `method` is one of the quantizer's METHODS for that
     consumer and precision; None means its first. `keep` are names of ONNX nodes that stay in
-    floating point. `folder` is an empty work folder. `others` are the other consumers of the run
-    that quantize the same parent. `memory` holds what quantizers keep for later jobs of the run; a
-    key names all that the value depends on.
+    floating point. `folder` is an empty work folder. `others` are the run's other consumers of the
+    same parent. `memory` keeps results for later jobs, by what they depend on.
     """
 
     parent: Path

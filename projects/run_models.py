@@ -13,21 +13,19 @@ from threading import Event as Flag
 from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..core.children import fork_server
-from ..core.children.fork_server import ForkServer
 from ..core.children.limits import ProcessLimits
 from ..core.children.messages import ChildBugError
 from ..core.errors import ModelcError
 from ..core.events import Advanced, Entered, Event, Noted, Started, Tell, ignore_events
 from ..pipeline.cache.reuse import ReuseResult, ReuseSources, reuse_results
 from ..pipeline.cache.step_keys import step_keys
-from ..pipeline.isolation.preloaded_modules import MODULES
 from ..pipeline.order import ResumeState
 from ..pipeline.output_folder import LOGS_FOLDER
 from .project_faults import place_error
 from .project_records import ModelOrder, ModelOutcome, find_breaches, find_doubts
 
 if TYPE_CHECKING:
+    from ..core.children.fork_server import ForkServer
     from ..core.manifest import Manifest
 from ..core.process import count_cores
 
@@ -254,9 +252,7 @@ class _ModelPool:
         waiting = list(ready)
         running: set[Future[ModelOutcome]] = set()
         bounds = self._bounds(jobs)
-        server = None
-        if self._forks(ready, jobs):
-            server = ForkServer(MODULES, threads=bounds.threads, stop=self._stop.is_set)
+        server = self._make_server(bounds) if len(ready) > jobs else None
         with server or nullcontext(), ThreadPoolExecutor(max_workers=jobs) as pool:
             try:
                 while waiting or running:
@@ -271,9 +267,14 @@ class _ModelPool:
                 raise
         return found
 
-    def _forks(self, ready: Sequence[ReadyModel], jobs: int) -> bool:
-        """Whether a server pays: it loads the libraries once before the first model starts."""
-        return self._limits.preloads and fork_server.IS_SUPPORTED and len(ready) > jobs
+    def _make_server(self, bounds: ProcessLimits) -> ForkServer | None:
+        """Make what loads the libraries once for all models, if that is wanted and possible."""
+        from ..core.children.fork_server import IS_SUPPORTED, ForkServer
+        from ..pipeline.isolation.worker import PRELOADED
+
+        if not (self._limits.preloads and IS_SUPPORTED):
+            return None
+        return ForkServer(PRELOADED, threads=bounds.threads, stop=self._stop.is_set)
 
     def _bounds(self, jobs: int) -> ProcessLimits:
         memory = self._limits.memory
