@@ -15,6 +15,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FrameType, ModuleType
 
+from ..core.children.preloaded import check_preloaded
+
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _registered: list[str] = []
 
@@ -51,7 +53,12 @@ def use_code_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def make_user_code_importable() -> Iterator[None]:
-    """Append the user's folders to the import path within the context."""
+    """Append the user's folders to the import path within the context.
+
+    Raises:
+        NewProcessNeededError: the user's code changed what libraries see when they are imported,
+            and they are imported already.
+    """
     if _FINDER not in sys.meta_path:  # behind Python's own
         finders: list[object] = list(sys.meta_path)
         place = finders.index(PathFinder) + 1 if PathFinder in finders else len(finders)
@@ -60,6 +67,7 @@ def make_user_code_importable() -> Iterator[None]:
     sys.path.extend(added)
     try:
         yield
+        check_preloaded()
     finally:
         for folder in added:
             if folder in sys.path:  # the user's code may have restored the list

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Returned = TypeVar("Returned")
 _ISOLATE_VARIABLE = "MODELC_ISOLATE"
+_PRELOAD_VARIABLE = "MODELC_PRELOAD"
 CACHE_DIR = "Folder of the cache; default: the user's cache folder of the system."
 
 
@@ -75,13 +76,26 @@ def run_call(
 
 def _isolates_by_default() -> bool:
     """Whether commands run in a child process by default: on systems with sessions."""
-    value = os.environ.get(_ISOLATE_VARIABLE, "")
+    return _read_switch(_ISOLATE_VARIABLE, default=os.name == "posix")
+
+
+def preloads_libraries() -> bool:
+    """Whether the processes of several models are forked from one that has the libraries loaded.
+
+    Raises:
+        UsageError: the variable for it is neither 0 nor 1.
+    """
+    return _read_switch(_PRELOAD_VARIABLE, default=True)
+
+
+def _read_switch(variable: str, *, default: bool) -> bool:
+    value = os.environ.get(variable, "")
     if value not in ("", "0", "1"):
         raise UsageError(
-            f"{_ISOLATE_VARIABLE} must be 0 or 1, not {value}",
-            hint=f"set {_ISOLATE_VARIABLE}=1, or unset it",
+            f"{variable} must be 0 or 1, not {value}",
+            hint=f"set {variable}=1, or unset it",
         )
-    return os.name == "posix" if value == "" else value == "1"
+    return default if value == "" else value == "1"
 
 
 ProjectFile = Annotated[

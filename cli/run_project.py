@@ -26,7 +26,7 @@ from .console import Screen, show_json
 from .fleet_options import FleetOptions, FleetRun, make_executor
 from .render_run import show_plans, show_run
 from .render_setup import print_warnings
-from .run_options import cache_folder, load_private_key
+from .run_options import cache_folder, load_private_key, preloads_libraries
 from .streams import set_output_folder
 
 if TYPE_CHECKING:
@@ -189,7 +189,11 @@ def _execute_models(
     run = planned.settings.run
     set_output_folder(run.out)
     limits = ProjectLimits(
-        jobs=run.jobs, memory=run.memory, timeout=run.timeout, keep_going=run.keep_going
+        jobs=run.jobs,
+        memory=run.memory,
+        timeout=run.timeout,
+        keep_going=run.keep_going,
+        preloads=preloads_libraries(),
     )
     reports = parse_formats(run.report)
     with ExitStack() as held, use_code_folder(planned.settings.project.folder):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -68,12 +68,10 @@ class EagerModel(Protocol):
     @property
     def module(self) -> torch.nn.Module:
         """The module as the user wrote it."""
-        ...
 
     @property
     def flat(self) -> torch.nn.Module:
         """The module as `forward(*tensors) -> tuple of tensors`, in the signature's order."""
-        ...
 
     @property
     def scope(self) -> str:
@@ -338,7 +336,6 @@ class CalibrationFeeds(Protocol):
     @property
     def record(self) -> CalibrationRecord:
         """Their origin, number and digest."""
-        ...
 
     def __len__(self) -> int: ...
 
@@ -352,7 +349,8 @@ class QuantizeJob:
     `parent` is the FP32 ONNX, its external data and debug sidecar beside it. `consumer` is the NAME
     of the target that uses the result. `method` is one of the quantizer's METHODS for that
     consumer and precision; None means its first. `keep` are names of ONNX nodes that stay in
-    floating point. `folder` is an empty work folder.
+    floating point. `folder` is an empty work folder. `others` are the run's other consumers of the
+    same parent. `memory` keeps results for later jobs, by what they depend on.
     """
 
     parent: Path
@@ -364,6 +362,8 @@ class QuantizeJob:
     method: str | None = None
     keep: tuple[str, ...] = ()
     advance: Advance = no_progress
+    others: tuple[str, ...] = ()
+    memory: MutableMapping[tuple[Hashable, ...], Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

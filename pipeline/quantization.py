@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..calibration.calibration_options import CalibrationOptions
@@ -183,7 +183,10 @@ def _sample_drawer(signature: Signature, seed: int, sample: Feed | None) -> Call
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationTask:
-    """The work of one quantizer for one step; `keep` holds names of nodes of the parent."""
+    """The work of one quantizer for one step; `keep` holds names of nodes of the parent.
+
+    `others` and `memory` are as in `QuantizeJob`; the result does not depend on them.
+    """
 
     quantizer: Quantizer
     consumer: str
@@ -193,6 +196,8 @@ class QuantizationTask:
     precision: Precision = Precision.INT8
     method: str | None = None
     keep: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    memory: MutableMapping[tuple[Hashable, ...], Any] = field(default_factory=dict)
 
 
 def quantize_parent(
@@ -222,6 +227,8 @@ def quantize_parent(
                     precision=work.precision,
                     method=work.method,
                     keep=work.keep,
+                    others=work.others,
+                    memory=work.memory,
                     advance=lambda done, total: progress.advance(title, done, total),
                 )
             )
@@ -344,4 +351,20 @@ def make_quantization(work: StepWork, recipe: Recipe) -> QuantizationTask:
         precision=step.wanted.precision,
         method=lowering.method,
         keep=tuple(dict.fromkeys((*patterns, *recipe.kept))),
+        others=_find_other_consumers(step, recipe.quantizer, run.memory.quantizes),
+        memory=run.memory.calibrations,
     )
+
+
+def _find_other_consumers(
+    step: Step, quantizer: Quantizer, quantizes: Sequence[Step]
+) -> tuple[str, ...]:
+    """Return the other targets of the run that try this quantizer on the parent of the step."""
+    found = (
+        one.target.NAME
+        for one in quantizes
+        if one.parent == step.parent
+        and one.wanted.precision == step.wanted.precision
+        and quantizer in one.quantizers
+    )
+    return tuple(name for name in dict.fromkeys(found) if name != step.target.NAME)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from .. import __version__
 from ..core.contract import CalibrationFeeds, Converted
@@ -81,7 +82,8 @@ class RunMemory:
     within smaller domains, by the domain in `--input` syntax. `places` holds sizes at which every
     artifact is judged besides those of the feeds, by the purpose for which they were found. `held`
     lists sets of rewrites with which an artifact passed, latest first. `references` are files with
-    eager's outputs for another host, by the domain of the feeds.
+    eager's outputs for another host, by the domain of the feeds. `calibrations` holds what
+    quantizers keep for later jobs, `quantizes` the steps of the run that quantize.
     """
 
     programs: dict[tuple[str, ...], dict[str, object]] = field(default_factory=dict)
@@ -89,6 +91,8 @@ class RunMemory:
     places: dict[str, tuple[Mapping[str, int], ...]] = field(default_factory=dict)
     held: list[tuple[str, ...]] = field(default_factory=list)
     references: dict[str, FileRecord] = field(default_factory=dict)
+    calibrations: dict[tuple[Hashable, ...], Any] = field(default_factory=dict)
+    quantizes: list[Step] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ..converters.registry import TARGETS
+from ..core.children.preloaded import check_preloaded
 from ..core.contract import EAGER, Deferred, Target
 from ..core.events import Entered, Tell, ignore_events
 from ..core.kinds import QUANTIZED
@@ -82,6 +83,7 @@ def run(
         known = read_known_record(order, folder, checkpoint)
         folder.claim(step.file for step in plan)
         eager = open_reference(order.source, checkpoint, order.judging, progress, order.signature)
+        check_preloaded()  # a model may also change them while it runs
         order = _check_by_model(order, plan, eager, progress)
         note_other_meta(known, order, progress)
         manifest = begin_record(order, folder, eager, known, tell)
@@ -104,11 +106,20 @@ def run(
             workspace=workspace,
             samples=replace(samples, labelled=labelled),
         )
-        for done, step in enumerate(left, start=1):
-            manifest = execute_step(step, manifest, context)
-            if not any(later.captures for later in left[done:]):
-                context.memory.programs.clear()  # no later step uses them
-        return manifest
+        return _execute_steps(left, manifest, context)
+
+
+def _execute_steps(left: Sequence[Step], manifest: Manifest, context: RunContext) -> Manifest:
+    """Execute the steps in order; what no later step uses is not kept in memory."""
+    memory = context.memory
+    memory.quantizes.extend(step for step in left if step.quantizers)
+    for done, step in enumerate(left, start=1):
+        manifest = execute_step(step, manifest, context)
+        if not any(later.captures for later in left[done:]):
+            memory.programs.clear()
+        if not any(later.quantizers for later in left[done:]):
+            memory.calibrations.clear()
+    return manifest
 
 
 def _check_by_model(

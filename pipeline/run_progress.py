@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..capture.refusals import user_place
+from ..core.children.preloaded import NewProcessNeededError
 from ..core.errors import CheckpointError, RunnerError, first_line, text_of
 from ..core.events import Advanced, Finished, Noted, Started, Tell
 from ..core.process import end_forked_copies, is_from_user_code
@@ -56,23 +57,25 @@ class Progress:
             place.unlink(missing_ok=True)
             self.opened.add(place)
         clock = Clock()
-        ended = False
+        ended = restarts = False
         self.tell(Started(step=title, runs_artifact=runs_artifact))
         try:
             with redirect_output(place):
                 yield clock
             ended = True
+        except NewProcessNeededError:  # the step begins again there
+            restarts = True
+            raise
         finally:
-            passed = ended and clock.passed
-            self.tell(
-                Finished(
-                    step=title,
-                    passed=passed,
-                    seconds=clock.seconds,
-                    detail=clock.detail,
-                    attempt=attempt,
-                )
+            finished = Finished(
+                step=title,
+                passed=ended and clock.passed,
+                seconds=clock.seconds,
+                detail=clock.detail,
+                attempt=attempt,
             )
+            if not restarts:
+                self.tell(finished)
 
     def note(self, text: str, *, warning: bool = False) -> None:
         """Report one line."""

@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event as Flag
@@ -27,6 +28,7 @@ from .project_faults import place_error
 from .project_records import ModelOrder, ModelOutcome, find_breaches, find_doubts
 
 if TYPE_CHECKING:
+    from ..core.children.fork_server import ForkServer
     from ..core.manifest import Manifest
 from ..core.process import count_cores, relax_gc
 
@@ -40,7 +42,8 @@ _MEMORY_FACTOR = 5  # the weights: model, capture, artifact and its parent
 class ProjectLimits:
     """The limits of a run; `memory` is in bytes for all models together, None is no limit.
 
-    `timeout` is in seconds per step. `jobs` models run in parallel.
+    `timeout` is in seconds per step. `jobs` models run in parallel. `preloads`: the processes of
+    several models come from a server that has the libraries loaded, where the system has fork.
     """
 
     jobs: int = 1
@@ -48,6 +51,7 @@ class ProjectLimits:
     timeout: float | None = None
     keep_going: bool = False
     threads: int | None = None  # of each model; None is a share of the cores
+    preloads: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +155,7 @@ def _reuse_steps(
     try:
         model = _locate(model, tell)
     except ModelcError as error:
-        return _end_with_error(model, place_error(error, model.places), since)
+        return end_with_error(model, place_error(error, model.places), since)
     if caching is None:
         nothing = ReuseResult(manifest=None, resume=ResumeState())
         return ReadyModel(model=model, taken=nothing, seconds=_seconds_since(since))
@@ -298,11 +302,12 @@ class _ModelPool:
         waiting = list(ready)
         running: set[Future[ModelOutcome | ReadyModel]] = set()
         bounds = self._bounds(jobs)
-        with ThreadPoolExecutor(max_workers=jobs) as pool:
+        server = self._make_server(bounds) if len(ready) > jobs else None
+        with server or nullcontext(), ThreadPoolExecutor(max_workers=jobs) as pool:
             try:
                 while waiting or running:
                     while waiting and len(running) < jobs:
-                        running.add(pool.submit(self._one, waiting.pop(0), bounds))
+                        running.add(pool.submit(self._one, waiting.pop(0), bounds, server))
                     done, running = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
                     ended = [one.result() for one in done]
                     found |= {end.name: end for end in ended if isinstance(end, ModelOutcome)}
@@ -314,6 +319,15 @@ class _ModelPool:
                 raise
         return found
 
+    def _make_server(self, bounds: ProcessLimits) -> ForkServer | None:
+        """Make what loads the libraries once for all models, if that is wanted and possible."""
+        from ..core.children.fork_server import IS_SUPPORTED, ForkServer
+        from ..pipeline.isolation.worker import PRELOADED
+
+        if not (self.limits.preloads and IS_SUPPORTED):
+            return None
+        return ForkServer(PRELOADED, threads=bounds.threads, stop=self._stop.is_set)
+
     def _bounds(self, jobs: int) -> ProcessLimits:
         memory = self.limits.memory
         return ProcessLimits(
@@ -323,14 +337,16 @@ class _ModelPool:
             stop=self._stop.is_set,
         )
 
-    def _one(self, ready: ReadyModel, bounds: ProcessLimits) -> ModelOutcome | ReadyModel:
+    def _one(
+        self, ready: ReadyModel, bounds: ProcessLimits, server: ForkServer | None
+    ) -> ModelOutcome | ReadyModel:
         """Run the remaining steps of one model, unless another run is building one of them.
 
         Such a model is returned after a pause; what was built meanwhile is then reused.
         """
         claims = None if self.caching is None else self.caching.claims
         if claims is None:
-            return self._build(ready, bounds)
+            return self._build(ready, bounds, server)
         keys = ready.taken.resume.keys
         with claims.hold([keys[one] for one in ready.steps_left if one in keys]) as conflict:
             if conflict is not None:
@@ -344,7 +360,7 @@ class _ModelPool:
             taken = replace(again.taken, restored=restored)
             ready = replace(again, taken=taken, seconds=ready.seconds + again.seconds)
             if ready.steps_left:
-                return self._build(ready, bounds)
+                return self._build(ready, bounds, server)
             self._count.end(ready.model.name)
             return _end_unchanged(ready)
 
@@ -354,7 +370,9 @@ class _ModelPool:
             self._waits.add((model, holder))
             self.tell_of(model)(Noted(text=f"waiting for {holder}, which builds the same steps"))
 
-    def _build(self, ready: ReadyModel, bounds: ProcessLimits) -> ModelOutcome:
+    def _build(
+        self, ready: ReadyModel, bounds: ProcessLimits, server: ForkServer | None
+    ) -> ModelOutcome:
         """Run the remaining steps of one model, and store the results for later runs."""
         from ..pipeline.isolation.supervisor import run_isolated
 
@@ -363,7 +381,7 @@ class _ModelPool:
         since = time.perf_counter() - ready.seconds
         tell = self._count.of(model.name, self._store_ended(model, self.tell_of(model.name)))
         try:
-            manifest = run_isolated(order, tell, bounds=bounds)
+            manifest = run_isolated(order, tell, bounds=bounds, server=server)
         except ModelcError as error:
             return end_with_error(model, place_error(error, model.places), since)
         except ChildBugError as error:

@@ -42,7 +42,9 @@ from .setting_values import parse_value_text
 
 VARIABLE_PREFIX = "MODELC_"
 # Variables of commands, which are not project settings.
-OTHER_VARIABLES = frozenset({"MODELC_ISOLATE", *(one.env for one in OPTIONS if one.env)})
+OTHER_VARIABLES = frozenset(
+    {"MODELC_ISOLATE", "MODELC_PRELOAD", *(one.env for one in OPTIONS if one.env)}
+)
 _CURRENT_FOLDER = Path()  # the base of relative paths in flags and variables
 
 

@@ -147,12 +147,26 @@ def _model_inputs(place: QuantizerWorkspace) -> tuple[str, ...]:
 def _quantize_model(
     job: QuantizeJob, place: QuantizerWorkspace, samples: CalibrationSamples
 ) -> onnx.ModelProto:
-    """Return the Q/DQ model in memory; ModelOpt writes beside its input."""
+    """Return the Q/DQ model in memory, the same for every consumer of the run."""
     import onnx
 
     path = place.folder / "quantized.onnx"
-    call_quietly("ModelOpt", lambda: _call_modelopt(job, place, path, samples))
-    return onnx.load(str(path))
+
+    def quantize() -> bytes:
+        call_quietly("ModelOpt", lambda: _call_modelopt(job, place, path, samples))
+        return b"" if place.external else path.read_bytes()
+
+    if place.external or _has_branches(place):  # too large to be kept, or not the same twice
+        quantize()
+        return onnx.load(str(path))
+    content = place.recall((NAME, job.precision, job.method, job.keep), quantize)
+    return onnx.load_from_string(content)
+
+
+def _has_branches(place: QuantizerWorkspace) -> bool:
+    """Return whether nodes have graphs of their own; the shapes that ModelOpt notes there vary."""
+    graph = load_model(place.model).graph
+    return any(one.HasField("g") for node in graph.node for one in node.attribute)
 
 
 def _call_modelopt(

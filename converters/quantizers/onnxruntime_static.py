@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Array, Quantized, QuantizeJob, Readiness
+from ...core.errors import ConversionError
 from ...core.kinds import Precision
 from ..installed_packages import package_versions
 from ..onnx_topology import PRODUCTS, GraphWiring
@@ -66,9 +70,7 @@ def quantize(job: QuantizeJob) -> Quantized:
     place = create_workspace(job, opset=_OPSET)
     plan = _QuantizationPlan(job, place)
     samples = calibration_samples(job, plan.inputs)
-    ranges = call_quietly(
-        "ONNX Runtime's calibrator", lambda: collect_ranges(place, method, plan.tensors(), samples)
-    )
+    ranges = _shared_ranges(plan, place, method, samples)
     lost = plan.around(infinite_ranges(ranges))
     made = _write_qdq(job, place, plan.placement(lost), ranges)
     activations = observe_activations(place, made, samples)
@@ -92,7 +94,7 @@ class _QuantizationPlan:
     def __init__(self, job: QuantizeJob, place: QuantizerWorkspace) -> None:
         import onnx
 
-        self._job = job
+        self._job, self._place = job, place
         self._graph = onnx.load(str(place.model), load_external_data=False).graph
         self._wiring = GraphWiring(self._graph)
 
@@ -122,6 +124,15 @@ class _QuantizationPlan:
                 found.update(self._wiring.activations(node), node.output)
         return frozenset(found - {""})
 
+    def tensors_of_others(self) -> frozenset[str]:
+        """Return the candidates for Q/DQ of the run's other consumers of this model."""
+        found: set[str] = set()
+        for consumer in self._job.others:
+            other = _QuantizationPlan(replace(self._job, consumer=consumer), self._place)
+            with suppress(NothingQuantizedError):
+                found |= other.tensors()
+        return frozenset(found)
+
     def around(self, tensors: Collection[str]) -> set[str]:
         """Return the chosen nodes that read or produce one of the tensors."""
         chosen = self.placement().nodes
@@ -132,6 +143,50 @@ class _QuantizationPlan:
             for node in (*wiring.readers.get(name, ()), wiring.producers.get(name))
             if node is not None and node.name in chosen
         }
+
+
+def _shared_ranges(
+    plan: _QuantizationPlan, place: QuantizerWorkspace, method: str, samples: CalibrationSamples
+) -> TensorsData:
+    """Return the range of each candidate, collected once for all consumers of the run.
+
+    The range of a tensor does not depend on what else is collected: the calibrator's session
+    optimizes nothing, and each tensor has a histogram of its own.
+    """
+    from onnxruntime.quantization.calibrate import TensorsData
+
+    def collect(tensors: frozenset[str]) -> TensorsData:
+        return call_quietly(
+            "ONNX Runtime's calibrator", lambda: collect_ranges(place, method, tensors, samples)
+        )
+
+    wanted = plan.tensors()
+    known: _KnownRanges = place.recall(("ranges", method), _KnownRanges)
+    if not wanted <= known.asked:
+        more = plan.tensors_of_others() - known.asked - wanted
+        try:
+            known.add(wanted | more, collect(wanted - known.asked | more))
+        except ConversionError:
+            if not more:
+                raise
+            known.add(wanted, collect(wanted - known.asked))
+    chosen = {name: data for name, data in known.ranges.items() if name in wanted}
+    return TensorsData(known.kind, deepcopy(chosen))  # the writer adjusts them
+
+
+@dataclass
+class _KnownRanges:
+    """The ranges of a model's tensors by one method; some of `asked` have none, such as ids."""
+
+    asked: frozenset[str] = frozenset()
+    ranges: dict[str, Any] = field(default_factory=dict)  # ONNX Runtime has no types
+    kind: Any = None
+
+    def add(self, asked: frozenset[str], found: TensorsData) -> None:
+        """Add what was collected for these tensors."""
+        self.asked |= asked
+        self.ranges.update(found.items())
+        self.kind = found.calibration_method
 
 
 def _write_qdq(

@@ -187,6 +187,8 @@ def observe_activations(
 ) -> ActivationStats:
     """Run the float model on the first samples, and observe all that `quantized` quantizes.
 
+    An earlier job of the run that quantized the same tensors in the same way has done so.
+
     Args:
         place: the float model, and the folder of one with more outputs.
         quantized: the Q/DQ model made of it, with the same names of tensors and nodes.
@@ -203,6 +205,20 @@ def observe_activations(
     }
     if not scales:
         return ActivationStats(useful={}, means={})
+    return place.recall(
+        ("activations", *scales.items()), lambda: _observe(place, model, scales, samples)
+    )
+
+
+def _observe(
+    place: QuantizerWorkspace,
+    model: onnx.ModelProto,
+    scales: Mapping[str, _TensorScale],
+    samples: CalibrationSamples,
+) -> ActivationStats:
+    import onnx
+
+    wiring = GraphWiring(model.graph)
     axes = _channel_axes(model.graph.node, wiring)
     known = {value.name for value in (*model.graph.input, *model.graph.output)}
     # an output may lack a type: ONNX Runtime infers it

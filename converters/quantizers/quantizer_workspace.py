@@ -6,13 +6,13 @@ import contextlib
 import io
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, MutableMapping
 from contextlib import chdir
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...capture.framework_errors import call_framework
 from ...core.contract import Advance, Array, CalibrationFeeds, QuantizeJob
@@ -26,31 +26,55 @@ from ...core.errors import (
     unknown_name_error,
 )
 from ...core.kinds import Precision
+from ...core.records import sha256_of
 from ...core.signature import InputSpec, Signature
 from ..onnx_compatibility import opset_of
-from ..onnx_guard import copy_external_weights
+from ..onnx_guard import copy_external_weights, list_model_files
 
 if TYPE_CHECKING:
     import onnx
 
+Made = TypeVar("Made")
 _FOLDER = "work"
 _NAME = "model.onnx"
+_MOST_KEPT = 4  # values of a kind; each may be as large as the model
 _GEMM_INPUTS = 3  # with a bias
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizerWorkspace:
-    """A copy of the model: its folder, its file, and whether its weights are external."""
+    """A copy of the model: its folder, its file, and whether its weights are external.
+
+    `memory` is that of the job, `origin` what the model and the samples are made of: two workspaces
+    with the same origin have the same model and the same samples.
+    """
 
     folder: Path
     model: Path
     external: bool
+    origin: tuple[Hashable, ...] = ()
+    memory: MutableMapping[tuple[Hashable, ...], Any] = field(default_factory=dict)
 
     def load(self) -> onnx.ModelProto:
         """Load the copy with its weights in memory."""
         import onnx
 
         return onnx.load(str(self.model))
+
+    def recall(self, what: tuple[Hashable, ...], make: Callable[[], Made]) -> Made:
+        """Return what an earlier job of the run made of the same model and samples, or make it.
+
+        Only the first few of a kind are kept: the search for an accuracy budget makes many.
+        """
+        key = (*self.origin, *what)
+        if key in self.memory:
+            found: Made = self.memory[key]
+            return found
+        made = make()
+        kind = key[: len(self.origin) + 1]
+        if sum(known[: len(kind)] == kind for known in self.memory) < _MOST_KEPT:
+            self.memory[key] = made
+        return made
 
     def clear(self) -> None:
         """Delete the folder."""
@@ -78,7 +102,14 @@ def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
         onnx.save(model, str(path))
     else:
         shutil.copyfile(job.parent, path)
-    return QuantizerWorkspace(folder=folder, model=path, external=bool(external))
+    files = tuple(sha256_of(file) for file in list_model_files(job.parent))
+    return QuantizerWorkspace(
+        folder=folder,
+        model=path,
+        external=bool(external),
+        origin=(*files, opset, job.calibration.record.digest),
+        memory=job.memory,
+    )
 
 
 def _raise_opset(model: onnx.ModelProto, found: int, opset: int) -> onnx.ModelProto:
@@ -285,7 +316,6 @@ def calibration_samples(job: QuantizeJob, inputs: Collection[str]) -> Calibratio
     return CalibrationSamples(job.calibration, inputs, job.advance)
 
 
-Made = TypeVar("Made")
 _LOG = logging.getLogger(__name__)  # its output goes to the step's log
 
 

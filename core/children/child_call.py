@@ -8,11 +8,12 @@ import struct
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
+from .fork_server import IMPORT_ROOT, ForkServer
 from .messages import (
     Interrupted,
+    NewProcessNeeded,
     Returned,
     StoppedByError,
     decode_message,
@@ -30,7 +31,6 @@ _START_CODE = (
     " from modelc.core.children.child_main import leave_process, main;"
     " leave_process(main(float(sys.argv[1])))"
 )
-_IMPORT_ROOT = Path(__file__).absolute().parents[3]
 PYTHON: tuple[str, ...] = (sys.executable,)
 
 
@@ -70,6 +70,7 @@ def run_in_child(
     *,
     log: OutputLog | None = None,
     watch: Watch = lambda _: None,
+    server: ForkServer | None = None,
 ) -> CallEnd:
     """Call the function in a child, and return how that ended: a ProcessEnd where it died.
 
@@ -78,6 +79,7 @@ def run_in_child(
         on_message: gets what the function sends.
         log: collects what the child prints, and lines of its channel that are not messages.
         watch: polled with the process id; returns the limit that the process exceeds.
+        server: forks the child if the call is the same there; else a new process is started.
 
     Raises:
         KeyboardInterrupt: this process was interrupted; nothing of the child is left.
@@ -85,7 +87,7 @@ def run_in_child(
     """
     log = OutputLog() if log is None else log
     accepted = message_types(call.messages)
-    ends: list[Returned | StoppedByError | Interrupted] = []
+    ends: list[Returned | StoppedByError | Interrupted | NewProcessNeeded] = []
 
     def on_line(line: bytes) -> bool:
         try:
@@ -93,17 +95,21 @@ def run_in_child(
         except ValueError:  # something else in the child writes to the pipe
             log.add(line + b"\n")
             return False
-        if isinstance(message, Returned | StoppedByError | Interrupted):
+        if isinstance(message, Returned | StoppedByError | Interrupted | NewProcessNeeded):
             ends.append(message)
             return True
         on_message(message)
         return False
 
-    end = run_process(_spec_of(call), on_line, log=log, watch=watch)
-    return ends[0] if ends else replace(end, tail=log.last_lines())
+    end = run_process(_spec_of(call, server), on_line, log=log, watch=watch)
+    if not ends:
+        return replace(end, tail=log.last_lines())
+    if isinstance(ends[0], NewProcessNeeded):
+        return run_in_child(call, on_message, log=log, watch=watch)
+    return ends[0]
 
 
-def _spec_of(call: ChildCall) -> ProcessSpec:
+def _spec_of(call: ChildCall, server: ForkServer | None) -> ProcessSpec:
     modules: Mapping[str, object] = sys.modules
     request = CallRequest(
         call=pickle.dumps((call.function, call.argument)),
@@ -114,12 +120,19 @@ def _spec_of(call: ChildCall) -> ProcessSpec:
     content = pickle.dumps(request)
     flags = ("-P", *(("-W", "ignore") if call.quiet else ()))
     return ProcessSpec(
-        command=(*call.python, *flags, "-c", _START_CODE, str(_IMPORT_ROOT), str(call.grace)),
+        command=(*call.python, *flags, "-c", _START_CODE, str(IMPORT_ROOT), str(call.grace)),
         environment=call.environment,
         request=LENGTH_PREFIX.pack(len(content)) + content,
         leads_session=True,
         grace=call.grace,
+        server=server if _can_fork(call, server) else None,
     )
+
+
+def _can_fork(call: ChildCall, server: ForkServer | None) -> bool:
+    """Return whether the server's interpreter was started as that of the call would be."""
+    same = call.python == PYTHON and not call.quiet
+    return server is not None and same and server.threads == call.threads
 
 
 class ParentConnection:

@@ -18,21 +18,25 @@ from typing import NoReturn
 from .. import process
 from ..process import handle_signals
 from .child_call import LENGTH_PREFIX, CallRequest, ParentConnection
-from .messages import Interrupted, Returned, describe_error
+from .messages import Interrupted, NewProcessNeeded, Returned, describe_error
+from .preloaded import NewProcessNeededError, watch_preloaded
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 INTERRUPTED_CODE = 130
 _GUARD_INTERVAL = 0.1  # seconds
 
 
-def main(grace: float) -> int:
-    """Carry out the request on standard input; the result goes through the connection."""
+def main(grace: float, *, parent: int | None = None) -> int:
+    """Carry out the request on standard input; the result goes through the connection.
+
+    `parent` is the process that made the request, by default the one that started this one.
+    """
     channel = os.dup(_STDOUT)  # away from what prints to descriptor 1
     os.dup2(_STDERR, _STDOUT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     handle_signals((signal.SIGINT, signal.SIGTERM))
     content = _read_exactly(LENGTH_PREFIX.unpack(_read_exactly(LENGTH_PREFIX.size))[0])
-    guardian = start_guardian(_STDIN, grace) if hasattr(os, "fork") else None
+    guardian = start_guardian(_STDIN, grace, parent) if hasattr(os, "fork") else None
     connection = ParentConnection(channel, os.dup(_STDIN))
     _close_stdin()
     faulthandler.enable()
@@ -40,6 +44,8 @@ def main(grace: float) -> int:
         connection.send(Returned(value=_call(pickle.loads(content), connection)))
     except KeyboardInterrupt:
         connection.send(Interrupted())
+    except NewProcessNeededError as error:
+        connection.send(NewProcessNeeded(reason=error.reason))
     except Exception as error:  # noqa: BLE001 - the edge of the process: the parent raises it again
         connection.send(describe_error(error))
     if guardian is not None:
@@ -75,6 +81,7 @@ def _call(request: object, connection: ParentConnection) -> object:
     if request.threads is not None:
         os.environ.update(process.thread_environment(request.threads))
         process.limit_threads(request.threads)
+    watch_preloaded()
     function, argument = pickle.loads(request.call)
     result: object = function(argument, connection)
     return result
@@ -87,8 +94,10 @@ def leave_process(code: int) -> NoReturn:
     os._exit(code)
 
 
-def start_guardian(lifeline: int, grace: float) -> int:
+def start_guardian(lifeline: int, grace: float, parent: int | None = None) -> int:
     """Have this process and its group ended once the other end of `lifeline` is closed.
+
+    `parent` holds that end; by default it is the parent of this process.
 
     Must be called before any thread starts. The guardian leads a group of its own in the same
     session: ending the group spares it, and the group's id is not used again while it lives.
@@ -96,7 +105,7 @@ def start_guardian(lifeline: int, grace: float) -> int:
     Returns:
         the guardian's process id.
     """
-    group, parent = os.getpgid(0), os.getppid()
+    group, parent = os.getpgid(0), os.getppid() if parent is None else parent
     if guardian := os.fork():
         return guardian
     try:

@@ -43,7 +43,16 @@ class Interrupted:
     """The function was asked to stop, and has cleaned up."""
 
 
-_BASE_TYPES = (Started, Advanced, Noted, Finished, Entered, StoppedByError, Interrupted)
+@dataclass(frozen=True, kw_only=True)
+class NewProcessNeeded:
+    """The call must begin again in a process that has loaded nothing yet."""
+
+    reason: str
+
+
+_BASE_TYPES = (
+    Started, Advanced, Noted, Finished, Entered, StoppedByError, Interrupted, NewProcessNeeded,
+)  # fmt: skip
 _OWN_ERRORS: dict[str, type[ModelcError]] = {
     kind.__name__: kind
     for kind in vars(errors).values()

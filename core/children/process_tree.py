@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 from ..process import defer_signals
 
@@ -72,6 +72,27 @@ def is_stopped(process: int) -> bool:
         return False
 
 
+class StartedProcess(Protocol):
+    """A child process as `subprocess.Popen` describes it."""
+
+    pid: int
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None if it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit code."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, unless it has ended."""
+
+    def kill(self) -> None:
+        """Kill it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProcessTree:
     """A child and what it started.
@@ -80,7 +101,7 @@ class ProcessTree:
     of CHILD_MARK in the environment of the child alone; empty if it was not set for it.
     """
 
-    process: subprocess.Popen[bytes]
+    process: StartedProcess
     leads_session: bool = False
     mark: str = ""
 

@@ -16,8 +16,9 @@ from queue import Empty, Full, Queue, SimpleQueue
 from threading import Lock, Thread
 from typing import IO, TypeAlias
 
+from .fork_server import ForkedProcess, ForkServer
 from .limits import LimitExceeded, SuspensionWatch
-from .process_tree import CHILD_MARK, ProcessTree
+from .process_tree import CHILD_MARK, ProcessTree, StartedProcess
 
 OnLine: TypeAlias = Callable[[bytes], bool]
 Watch: TypeAlias = Callable[[int], LimitExceeded | None]
@@ -40,7 +41,8 @@ class ProcessSpec:
     unless `ends_input`. `more`: blocks for the standard input after the request, until None.
     `leads_session`: a session of its own, which the terminal's signals do
     not go to. `grace`: seconds between the request to stop and the kill. `merged`: standard error
-    is read line by line with standard output, and not logged.
+    is read line by line with standard output, and not logged. `server` forks the process where it
+    can; the command must be that of a `child_call`.
     """
 
     command: tuple[str, ...]
@@ -51,6 +53,7 @@ class ProcessSpec:
     leads_session: bool = False
     grace: float = 5.0
     merged: bool = False
+    server: ForkServer | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,15 +110,7 @@ def run_process(
     mark = ""
     if program.leads_session and CHILD_MARK not in environment:  # else the outer child is marked
         mark = environment[CHILD_MARK] = secrets.token_hex(16)
-    process = subprocess.Popen(
-        program.command,
-        bufsize=0,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if program.merged else subprocess.PIPE,
-        env=environment,
-        start_new_session=program.leads_session,
-    )
+    process = _start_process(program, environment)
     leads = program.leads_session and os.name == "posix"
     tree = ProcessTree(process=process, leads_session=leads, mark=mark)
     pipes = _Pipes(process, program, log)
@@ -128,12 +123,28 @@ def run_process(
         tree.end()
     finally:
         pipes.close()
+        if isinstance(process, ForkedProcess):
+            process.close()
     return replace(end, tail=log.last_lines())
 
 
-def _follow(
-    process: subprocess.Popen[bytes], pipes: _Pipes, on_line: OnLine, watch: Watch
-) -> ProcessEnd:
+def _start_process(program: ProcessSpec, environment: Mapping[str, str]) -> StartedProcess:
+    if program.server is not None:
+        forked = program.server.fork(environment, program.grace)
+        if forked is not None:
+            return forked
+    return subprocess.Popen(
+        program.command,
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if program.merged else subprocess.PIPE,
+        env=environment,
+        start_new_session=program.leads_session,
+    )
+
+
+def _follow(process: StartedProcess, pipes: _Pipes, on_line: OnLine, watch: Watch) -> ProcessEnd:
     suspended = SuspensionWatch()
     while True:
         alive = process.poll() is None  # asked first: what it wrote before its end is still read
@@ -144,7 +155,7 @@ def _follow(
             if exceeded is not None:
                 return ProcessEnd(code=_KILLED, overrun=exceeded)
         if not alive:
-            return ProcessEnd(code=process.returncode)
+            return ProcessEnd(code=_wait_for_exit(process))
         exceeded = watch(process.pid) or suspended(process.pid)
         if exceeded is not None:
             return ProcessEnd(code=_KILLED, overrun=exceeded)
@@ -152,7 +163,7 @@ def _follow(
             return ProcessEnd(code=_wait_for_exit(process))
 
 
-def _wait_for_exit(process: subprocess.Popen[bytes]) -> int:
+def _wait_for_exit(process: StartedProcess) -> int:
     try:
         return process.wait(_EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:  # it hangs on its way out, and is killed
@@ -165,9 +176,7 @@ class _Pipes:
     A pipe that a grandchild holds open is left to its thread, which closes it at its end.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], program: ProcessSpec, log: OutputLog
-    ) -> None:
+    def __init__(self, process: StartedProcess, program: ProcessSpec, log: OutputLog) -> None:
         self._stdin, stdout = process.stdin, process.stdout
         self._more = program.more
         if self._stdin is None or stdout is None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from ...checkpoints.user_code import extra_folders
 from ...core.children.child_call import CallEnd, ChildCall, run_in_child
+from ...core.children.fork_server import ForkServer
 from ...core.children.limits import ChildWatchdog, ProcessLimits
 from ...core.children.messages import Interrupted, Returned, StoppedByError, rebuild_error
 from ...core.children.processes import OutputLog, ProcessEnd
@@ -53,10 +54,10 @@ class _Listener:
             return
         if isinstance(message, Entered):
             self.entered = message.artifact
-        elif isinstance(message, Started):
-            self._open.append((message, time.perf_counter()))
-        elif isinstance(message, Finished):
+        elif isinstance(message, Started | Finished):  # one that starts again was not finished
             self._open = [one for one in self._open if one[0].step != message.step]
+        if isinstance(message, Started):
+            self._open.append((message, time.perf_counter()))
         self._tell(message)
 
     @property
@@ -71,14 +72,24 @@ class _Listener:
             self._tell(Finished(step=step.step, passed=False, seconds=seconds, detail=detail))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ChildOrigin:
+    """The environment of the child, None for that of this process, and what forks it."""
+
+    environment: Mapping[str, str] | None
+    server: ForkServer | None = None
+
+
 def _run_work(
     work: ChildWork,
     listener: _Listener,
     limits: ProcessLimits,
     logs: Path,
-    environment: Mapping[str, str] | None,
+    origin: _ChildOrigin,
 ) -> CallEnd:
     """Do the work in a child; what it prints outside of its steps goes to a file in `logs`."""
+    if origin.server is not None:
+        origin.server.start(origin.environment)  # its time is not that of a step
     watchdog, output, began = ChildWatchdog(limits, logs), OutputLog(), time.time()
     clock_starts = Started if isinstance(work, ApiCall) else Entered
 
@@ -92,12 +103,12 @@ def _run_work(
         function=perform_work,
         argument=IsolatedWork(work=work, code_folders=extra_folders()),
         messages=_MESSAGES,
-        environment=environment,
+        environment=origin.environment,
         threads=limits.threads,
         grace=limits.grace,
     )
     try:
-        end = run_in_child(call, on_message, log=output, watch=watchdog)
+        end = run_in_child(call, on_message, log=output, watch=watchdog, server=origin.server)
     finally:
         output.append_to(logs / WORKER_LOG_FILE)
     watchdog.trim_logs()
@@ -121,6 +132,7 @@ def run_isolated(
     *,
     bounds: ProcessLimits | None = None,
     environment: Mapping[str, str] | None = None,
+    server: ForkServer | None = None,
 ) -> Manifest:
     """Carry out the request as `run` or `finish_pending` does, in a child process.
 
@@ -132,6 +144,7 @@ def run_isolated(
         tell: listens to progress, in this process.
         bounds: what a step may use; by default only its logs are limited.
         environment: of the child; None inherits that of this process.
+        server: forks the child where a new process would do the same.
 
     Raises:
         ModelcError: the work was stopped; artifacts that passed stay, with their manifest.
@@ -145,10 +158,11 @@ def run_isolated(
         plan = plan_pending(load_manifest(order.out).pending)
     else:
         plan = make_plan(order)
+    origin = _ChildOrigin(environment=environment, server=server)
     while True:
         listener = _Listener(tell)
         try:
-            end = _run_work(order, listener, limits, order.out / LOGS_FOLDER, environment)
+            end = _run_work(order, listener, limits, order.out / LOGS_FOLDER, origin)
         except KeyboardInterrupt:
             clear_leftovers(order.out, made=is_new)
             raise
@@ -258,7 +272,8 @@ def call_isolated(
     listener = _Listener(tell)
     with tempfile.TemporaryDirectory(prefix="modelc-") as folder:
         logs = Path(folder)
-        end = _run_work(call, listener, bounds or ProcessLimits(), logs, environment)
+        origin = _ChildOrigin(environment=environment)
+        end = _run_work(call, listener, bounds or ProcessLimits(), logs, origin)
         if isinstance(end, ProcessEnd):
             listener.close(end.name)
             raise crash_error(end, listener.open, logs)

@@ -8,14 +8,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import psutil
 import pytest
 
-from modelc.core.children.child_call import CallEnd, ChildCall, run_in_child
+from modelc.core.children import fork_server
+from modelc.core.children.child_call import CallEnd, ChildCall, OnMessage
+from modelc.core.children.child_call import run_in_child as run_in_some_child
+from modelc.core.children.fork_server import ForkServer
 from modelc.core.children.limits import MIB, ChildWatchdog, ProcessLimits, SuspensionWatch
 from modelc.core.children.messages import (
     ChildBugError,
@@ -29,6 +33,29 @@ from modelc.core.errors import ErrorCode, MissingError
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 SOON = 20.0  # seconds on a slow machine; what hangs takes 600
+_servers: list[ForkServer] = []
+
+
+@pytest.fixture(autouse=True, params=["new", "forked"])
+def _origin(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test twice: in new processes, and in children of a fork server."""
+    if request.param == "new":
+        yield
+        return
+    if not fork_server.IS_SUPPORTED:
+        pytest.skip("the fork server is for Linux")
+    with ForkServer(("numpy",)) as server:
+        _servers[:] = [server]
+        try:
+            yield
+        finally:
+            _servers.clear()
+        assert server.failure == ""
+
+
+def run_in_child(asked: ChildCall, on_message: OnMessage, **more: Any) -> CallEnd:
+    """Call it as the test's parameter says."""
+    return run_in_some_child(asked, on_message, server=next(iter(_servers), None), **more)
 
 
 def call(
@@ -215,6 +242,10 @@ def test_a_child_that_does_not_stop_is_killed(faults: ModuleType, function: str)
 
 def test_a_signal_to_the_child_alone_interrupts_it(faults: ModuleType, tmp_path: Path) -> None:
     def terminate(_: object) -> None:
+        if _servers:
+            for child in psutil.Process(_servers[0].process).children():
+                child.terminate()  # the server's guardian, too, which ignores it
+            return
         for child in psutil.Process().children():
             if "child_main" in " ".join(child.cmdline()):
                 child.terminate()
@@ -232,15 +263,17 @@ import sys
 sys.path[:] = {path!r}
 import child_faults
 from modelc.core.children.child_call import ChildCall, run_in_child
+from modelc.core.children.fork_server import ForkServer
 call = ChildCall(function=child_faults.{function}, argument=None, grace=0.5)
-run_in_child(call, lambda noted: print(noted.text, flush=True))
+server = ForkServer(()) if {forks} else None
+run_in_child(call, lambda noted: print(noted.text, flush=True), server=server)
 """
 
 
 @pytest.mark.parametrize("function", ["ignore_stop", "hang_in_native_code"])
 @pytest.mark.usefixtures("faults")
 def test_a_child_whose_parent_was_killed_ends(function: str) -> None:
-    code = PARENT.format(path=sys.path, function=function)
+    code = PARENT.format(path=sys.path, function=function, forks=bool(_servers))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
