@@ -25,8 +25,8 @@ from .repository_reader import RepositoryReader
 from .repository_records import (
     VERSION_FILE,
     CheckedRepository,
-    LeftOut,
     ModelInterface,
+    OmittedArtifact,
     PackedModel,
     PackedVersion,
     PackReport,
@@ -73,7 +73,7 @@ def pack_models(
         UsageError: nothing can be packed, or an artifact, name or ensemble does not fit.
     """
     picked: list[PickedArtifact] = []
-    left_out: list[LeftOut] = []
+    left_out: list[OmittedArtifact] = []
     for source in request.folders:
         found = pick_artifacts(source, request.choice, request.kind.targets)
         picked += found.picked
@@ -105,7 +105,7 @@ def pack_models(
     )
 
 
-def _nothing_error(request: PackRequest, left_out: Sequence[LeftOut]) -> UsageError:
+def _nothing_error(request: PackRequest, left_out: Sequence[OmittedArtifact]) -> UsageError:
     """Return the error for no artifact to pack, with what would pack the first one."""
     why, hint = "no artifact has this name", "give names as modelc report shows them, or leave out"
     advice = Hint(f"{hint} ", Option("artifact"))
@@ -257,7 +257,7 @@ def _plan_model(request: PackRequest, model: ServedModel) -> tuple[PlannedModel 
 def _is_packed(place: Path, record: PackedVersion) -> bool:
     """Whether a version holds the same artifact, intact."""
     reader = RepositoryReader(root=place.parent.parent)
-    there = reader.read_record(place, ("", ""))
+    there = reader.load_record(place)
     return there is not None and there.digests == record.digests
 
 
