@@ -189,11 +189,16 @@ def check_served_name(name: str) -> str:
 def name_models(picked: Sequence[PickedArtifact]) -> tuple[str, ...]:
     """Return the served name of each artifact: that of its folder, with the artifact's if several.
 
-    Artifacts of one folder and name are told apart by `-ARTIFACT`: `digits-onnx-fp16`.
+    Artifacts of one folder are distinguished by `-ARTIFACT`: `digits-onnx-fp16`.
+
+    Raises:
+        UsageError: an artifact has a name that no folder may have.
     """
     counts = [sum(1 for other in picked if other.source == one.source) for one in picked]
     return tuple(
-        one.source.name if count == 1 else f"{one.source.name}-{one.artifact.step}"
+        check_served_name(
+            one.source.name if count == 1 else f"{one.source.name}-{one.artifact.step}"
+        )
         for one, count in zip(picked, counts, strict=True)
     )
 
