@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -54,8 +55,10 @@ def pack(
         refuse(given, _ONLY_PACKING, "with --check", "leave it out")
         _check(paths, choice, given)
         return
-    refuse(given, ("trust",), "without --check", "leave it out: a manifest names the artifacts")
-    _pack(_make_request(paths, choice, call), call)
+    request = replace(
+        _make_request(paths, choice, call), trust=read_record(SourceOptions, given).trust
+    )
+    _pack(request, call)
 
 
 def _pack(request: PackRequest, call: CallOptions) -> None:

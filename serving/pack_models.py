@@ -49,6 +49,7 @@ class PackRequest:
     """What to pack: output folders, ensembles of their models, and where to.
 
     `bounds` are the limits of the process that opens the artifacts; None opens them in this one.
+    `trust` runs machine code, too, to see its interface.
     """
 
     folders: tuple[ModelFolder, ...]
@@ -58,6 +59,7 @@ class PackRequest:
     options: ServingOptions = field(default_factory=ServingOptions)
     ensembles: tuple[EnsembleSpec, ...] = ()
     bounds: ProcessLimits | None = None
+    trust: bool = False
 
 
 def pack_models(
@@ -80,7 +82,7 @@ def pack_models(
         left_out += found.left_out
     if not picked:
         raise _nothing_error(request, left_out)
-    interfaces = _describe(picked, request.bounds, advance)
+    interfaces = _describe(picked, request, advance)
     models = request.kind.prepare(
         [
             make_served_model(one, name, interface)
@@ -119,7 +121,7 @@ def _nothing_error(request: PackRequest, left_out: Sequence[OmittedArtifact]) ->
 
 def _describe(
     picked: Sequence[PickedArtifact],
-    bounds: ProcessLimits | None,
+    request: PackRequest,
     advance: Callable[[int, int], object],
 ) -> tuple[ModelInterface, ...]:
     """Learn the interface of each artifact from its file.
@@ -127,9 +129,9 @@ def _describe(
     Raises:
         UsageError: one cannot be read or run.
     """
-    requests = [one.request for one in picked]
+    requests = [replace(one.request, trust=request.trust) for one in picked]
     advance(0, len(requests))
-    described = describe_models(requests, bounds, lambda done: advance(done, len(requests)))
+    described = describe_models(requests, request.bounds, lambda done: advance(done, len(requests)))
     found: list[ModelInterface] = []
     for one, result in zip(picked, described, strict=True):
         if result.interface is None:
