@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import pytest
 
 from modelc.core.contract import Feed, Inspection, Outputs, Readiness, TensorInfo
 from modelc.core.kinds import Precision
-from modelc.core.signature import Signature
 from modelc.serving import describe_models
 from modelc.serving.model_interface import (
     batch_dim,
@@ -134,39 +133,29 @@ def _inspection(
     )  # fmt: skip
 
 
-class MachineCode:
+class MachineCode(SimpleNamespace):
     """A target whose files run their maker's code."""
 
-    NAME, DEVICES = "code", ("cpu",)
-
-    def __init__(self) -> None:
-        self.opened = 0
-
-    def readiness(self) -> Readiness:
-        return Readiness(ready=True)
-
-    def distrust_reason(self, path: Path, settings: Mapping[str, str]) -> str:
-        return "" if settings.get("trust_engine") else "machine code"
-
-    def inspect(self, path: Path) -> Inspection:
-        return _inspection([("x", ("batch", "3"))], [("y", ("batch", "3"))])
-
-    def open_runner(
-        self,
-        path: Path,
-        device: str,
-        signature: Signature,
-        settings: Mapping[str, str] | None = None,
-    ) -> FunctionRunner:
-        self.opened += 1
-        return FunctionRunner(lambda x: {"y": x})
+    def distrust_reason(self, *given: Any) -> str:
+        return "" if given[-1].get("trust_engine") else "machine code"
 
 
 @pytest.mark.parametrize("trust", [False, True])
 def test_machine_code_runs_only_if_trusted(
     trust: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    target = MachineCode()
+    opened: list[object] = []
+
+    def open_runner(*given: object) -> FunctionRunner:
+        opened.append(given)
+        return FunctionRunner(lambda x: {"y": x})
+
+    target = MachineCode(
+        DEVICES=("cpu",),
+        readiness=lambda: Readiness(ready=True),
+        inspect=lambda _: _inspection([("x", ("batch", "3"))], [("y", ("batch", "3"))]),
+        open_runner=open_runner,
+    )
     monkeypatch.setattr(describe_models, "target_named", lambda _: target)
     monkeypatch.setattr(describe_models, "Native", MachineCode)
     request = describe_models.DescribeRequest(
@@ -174,5 +163,5 @@ def test_machine_code_runs_only_if_trusted(
     )
     found = describe_models.describe_model(request)
     assert found.interface is not None
-    assert (found.interface.has_run, target.opened) == (trust, int(trust))
+    assert (found.interface.has_run, len(opened)) == (trust, int(trust))
     assert found.interface.rows_apart is (True if trust else None)
