@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.events import Advanced, Finished, Started, Tell
 from ..pipeline.call_options import CallOptions, PackChoice
 from ..pipeline.option_spec import Given, read_record
 from ..pipeline.option_table import SourceOptions
+from ..reports.text_format import count_text
 from .command_options import refuse, with_options
+from .console import Screen, new_table, print_line, result_console, show_json
 from .run_options import process_bounds
 
 if TYPE_CHECKING:
     from ..serving.ensembles import EnsembleSpec
     from ..serving.pack_models import PackRequest
     from ..serving.pick_artifacts import ModelFolder
+    from ..serving.repository_records import CheckedRepository, PackReport
 
 _STEP = "inspect artifacts"
 _ONLY_PACKING = (
@@ -50,21 +55,21 @@ def pack(
         refuse(given, _ONLY_PACKING, "with --check", "leave it out")
         _check(paths, choice, given)
         return
-    refuse(given, ("trust",), "without --check", "leave it out: a manifest names the artifacts")
-    _pack(_make_request(paths, choice, call), call)
+    request = replace(
+        _make_request(paths, choice, call), trust=read_record(SourceOptions, given).trust
+    )
+    _pack(request, call)
 
 
 def _pack(request: PackRequest, call: CallOptions) -> None:
     from ..pipeline.manifest_file import encode_json
     from ..serving.pack_models import pack_models
-    from .console import Screen, show_json
-    from .render_pack import show_packed
 
     with Screen(quiet=call.quiet) as screen:
         progress = _Progress(screen)
         report = pack_models(request, progress.advance)
         progress.finish()
-    show_json(encode_json(report)) if call.json else show_packed(report, quiet=call.quiet)
+    show_json(encode_json(report)) if call.json else _show_packed(report, quiet=call.quiet)
 
 
 class _Progress:
@@ -165,8 +170,6 @@ def _check(paths: list[Path], choice: PackChoice, given: Given) -> None:
     from ..pipeline.manifest_file import encode_json
     from ..serving.pack_models import check_repository
     from ..serving.repository_kinds import kind_named
-    from .console import show_json
-    from .render_pack import show_checked
 
     call = read_record(CallOptions, given)
     if len(paths) != 1:
@@ -179,5 +182,54 @@ def _check(paths: list[Path], choice: PackChoice, given: Given) -> None:
         bounds=process_bounds(call),
         trust=read_record(SourceOptions, given).trust,
     )
-    show_json(encode_json(found)) if call.json else show_checked(found, quiet=call.quiet)
+    show_json(encode_json(found)) if call.json else _show_checked(found, quiet=call.quiet)
     raise typer.Exit(found.exit_code)
+
+
+def _show_packed(report: PackReport, *, quiet: bool = False) -> None:
+    """Show a row for each model, then what was left out and what to know."""
+    console = result_console()
+    table = new_table(
+        "model", "version", "artifact", "max batch", "", right=("version", "max batch")
+    )
+    for model in report.models:
+        table.add_row(
+            escape(model.name),
+            str(model.version),
+            escape(model.artifact),
+            str(model.batch) if model.batch else "",
+            "new" if model.is_new else "there",
+        )
+    console.print(table)
+    if not quiet:
+        for model in report.models:
+            for note in model.notes:
+                print_line(console, f"  [yellow]{escape(f'{model.name}: {note}')}[/]")
+        for one in report.left_out:
+            print_line(console, f"  [dim]left out: {escape(one.text)}; {escape(one.hint)}[/]")
+    new = sum(model.is_new for model in report.models)
+    print_line(
+        console,
+        f"{new} packed, {len(report.models) - new} there already · {escape(report.repository)}",
+    )
+
+
+def _show_checked(found: CheckedRepository, *, quiet: bool = False) -> None:
+    """Show a line and a hint for each fault, then the counts."""
+    console = result_console()
+    for fault in found.faults:
+        where = "/".join(filter(None, (fault.model, fault.version)))
+        text = escape(f"{where}: {fault.message}" if where else fault.message)
+        print_line(console, f"[red]{fault.code}[/] {text}")
+        if not quiet:
+            print_line(console, f"  [dim]hint: {escape(fault.hint)}[/]")
+    for text in () if quiet else found.unchecked:
+        print_line(console, f"[yellow]unchecked[/] {escape(text)}")
+    counts = ", ".join(
+        (
+            count_text(len(found.models), "model"),
+            f"{count_text(len(found.versions), 'version')} compared with the files",
+            count_text(len(found.faults), "fault"),
+        )
+    )
+    print_line(console, f"{counts} · {escape(found.repository)}")

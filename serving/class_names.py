@@ -42,7 +42,7 @@ def find_class_names(folder: Path, manifest: Manifest, artifact: Artifact) -> tu
     return ()
 
 
-def classified_output(outputs: Sequence[ServedTensor], classes: Sequence[str]) -> str:
+def find_class_output(outputs: Sequence[ServedTensor], classes: Sequence[str]) -> str:
     """Return the only output with one value per class; empty if there is none or several."""
     found = [one.name for one in outputs if one.dims and one.dims[-1] == len(classes)]
     return found[0] if len(found) == 1 else ""

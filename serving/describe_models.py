@@ -11,7 +11,7 @@ from ..converters.registry import target_named
 from ..core.children.child_call import ChildCall, ParentConnection, run_in_child
 from ..core.children.limits import ChildWatchdog, ProcessLimits
 from ..core.children.messages import Interrupted, Returned, StoppedByError, rebuild_error
-from ..core.contract import Target
+from ..core.contract import Native, Runner, Target
 from ..core.errors import ModelcError
 from ..core.kinds import Precision
 from ..core.signature import Signature
@@ -21,12 +21,16 @@ from .repository_records import ModelInterface
 
 @dataclass(frozen=True, kw_only=True)
 class DescribeRequest:
-    """One model file to describe; with a signature, it is also run if this machine can."""
+    """One model file to describe; with a signature, it is also run if this machine can.
+
+    A file of machine code runs only with `trust`.
+    """
 
     path: Path
     target: str
     precision: Precision = Precision.FP32
     signature: Signature | None = None
+    trust: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,12 +114,27 @@ def describe_model(request: DescribeRequest) -> DescribedModel:
         if signature is None:
             interface = make_interface(inspection, Signature(inputs=()), None)
             return DescribedModel(interface=interface)
-        if can_run_here(target):
-            with target.open_runner(request.path, "cpu", signature) as runner:
+        if can_run_here(target) and not _is_distrusted(target, request):
+            with _open_runner(target, request, signature) as runner:
                 evidence = observe_runs(runner, signature, request.precision)
         return DescribedModel(interface=make_interface(inspection, signature, evidence))
     except ModelcError as error:
         return DescribedModel(fault=error.message)
+
+
+_CONSENT = {"trust_engine": "true"}  # the setting that allows machine code
+
+
+def _is_distrusted(target: Target, request: DescribeRequest) -> bool:
+    """Whether the file is machine code that must not run."""
+    settings = _CONSENT if request.trust else {}
+    return isinstance(target, Native) and bool(target.distrust_reason(request.path, settings))
+
+
+def _open_runner(target: Target, request: DescribeRequest, signature: Signature) -> Runner:
+    if isinstance(target, Native) and request.trust:
+        return target.open_runner(request.path, "cpu", signature, _CONSENT)
+    return target.open_runner(request.path, "cpu", signature)
 
 
 def can_run_here(target: Target) -> bool:

@@ -156,7 +156,7 @@ def check_mlflow(reader: RepositoryReader) -> tuple[str, ...]:
             at = (folder.name, number)
             documents[at] = _read_document(reader, place, at)
             before = len(reader.faults)
-            record = reader.read_record(place, at)
+            record = reader.load_record(place)
             path = reader.find_file(place, _data_of(documents[at]), at)
             if path is not None and len(reader.faults) == before:
                 request = DescribeRequest(path=path, target="onnx")

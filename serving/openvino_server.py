@@ -208,7 +208,7 @@ def _version(
     reader: RepositoryReader, place: Path, at: tuple[str, str]
 ) -> Iterator[CheckedVersion]:
     before = len(reader.faults)
-    record = reader.read_record(place, at)
+    record = reader.load_record(place)
     if len(reader.faults) > before:
         return
     names = sorted(path.name for path in place.iterdir() if path.suffix in _FORMATS)

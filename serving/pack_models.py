@@ -25,8 +25,8 @@ from .repository_reader import RepositoryReader
 from .repository_records import (
     VERSION_FILE,
     CheckedRepository,
-    LeftOut,
     ModelInterface,
+    OmittedArtifact,
     PackedModel,
     PackedVersion,
     PackReport,
@@ -49,6 +49,7 @@ class PackRequest:
     """What to pack: output folders, ensembles of their models, and where to.
 
     `bounds` are the limits of the process that opens the artifacts; None opens them in this one.
+    `trust` runs machine code, too, to see its interface.
     """
 
     folders: tuple[ModelFolder, ...]
@@ -58,6 +59,7 @@ class PackRequest:
     options: ServingOptions = field(default_factory=ServingOptions)
     ensembles: tuple[EnsembleSpec, ...] = ()
     bounds: ProcessLimits | None = None
+    trust: bool = False
 
 
 def pack_models(
@@ -73,14 +75,14 @@ def pack_models(
         UsageError: nothing can be packed, or an artifact, name or ensemble does not fit.
     """
     picked: list[PickedArtifact] = []
-    left_out: list[LeftOut] = []
+    left_out: list[OmittedArtifact] = []
     for source in request.folders:
         found = pick_artifacts(source, request.choice, request.kind.targets)
         picked += found.picked
         left_out += found.left_out
     if not picked:
         raise _nothing_error(request, left_out)
-    interfaces = _describe(picked, request.bounds, advance)
+    interfaces = _describe(picked, request, advance)
     models = request.kind.prepare(
         [
             make_served_model(one, name, interface)
@@ -105,7 +107,7 @@ def pack_models(
     )
 
 
-def _nothing_error(request: PackRequest, left_out: Sequence[LeftOut]) -> UsageError:
+def _nothing_error(request: PackRequest, left_out: Sequence[OmittedArtifact]) -> UsageError:
     """Return the error for no artifact to pack, with what would pack the first one."""
     why, hint = "no artifact has this name", "give names as modelc report shows them, or leave out"
     advice = Hint(f"{hint} ", Option("artifact"))
@@ -119,7 +121,7 @@ def _nothing_error(request: PackRequest, left_out: Sequence[LeftOut]) -> UsageEr
 
 def _describe(
     picked: Sequence[PickedArtifact],
-    bounds: ProcessLimits | None,
+    request: PackRequest,
     advance: Callable[[int, int], object],
 ) -> tuple[ModelInterface, ...]:
     """Learn the interface of each artifact from its file.
@@ -127,9 +129,9 @@ def _describe(
     Raises:
         UsageError: one cannot be read or run.
     """
-    requests = [one.request for one in picked]
+    requests = [replace(one.request, trust=request.trust) for one in picked]
     advance(0, len(requests))
-    described = describe_models(requests, bounds, lambda done: advance(done, len(requests)))
+    described = describe_models(requests, request.bounds, lambda done: advance(done, len(requests)))
     found: list[ModelInterface] = []
     for one, result in zip(picked, described, strict=True):
         if result.interface is None:
@@ -257,7 +259,7 @@ def _plan_model(request: PackRequest, model: ServedModel) -> tuple[PlannedModel 
 def _is_packed(place: Path, record: PackedVersion) -> bool:
     """Whether a version holds the same artifact, intact."""
     reader = RepositoryReader(root=place.parent.parent)
-    there = reader.read_record(place, ("", ""))
+    there = reader.load_record(place)
     return there is not None and there.digests == record.digests
 
 

@@ -22,11 +22,11 @@ from ..pipeline.manifest_file import MANIFEST_FILE
 from ..pipeline.provenance.artifact_checks import describe_change
 from ..pipeline.recorded_run import load_manifest
 from ..validators.feeds import OPT, FeedDrawer, NamedFeed
-from .class_names import classified_output, find_class_names
+from .class_names import find_class_names, find_class_output
 from .describe_models import DescribeRequest
 from .repository_records import (
-    LeftOut,
     ModelInterface,
+    OmittedArtifact,
     PackedVersion,
     ServedModel,
     VerdictSummary,
@@ -84,7 +84,7 @@ class PickedArtifacts:
     """The artifacts to pack, and the others with the reason."""
 
     picked: tuple[PickedArtifact, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[OmittedArtifact, ...]
 
 
 def pick_artifacts(
@@ -106,7 +106,7 @@ def pick_artifacts(
         if name not in known:
             raise unknown_name_error("artifact in --allow:", name, sorted(set(known)))
     picked: list[PickedArtifact] = []
-    left_out: list[LeftOut] = []
+    left_out: list[OmittedArtifact] = []
     for artifact in manifest.artifacts:
         if choice.only and not any(_matches(artifact, one) for one in choice.only):
             continue
@@ -126,14 +126,16 @@ def pick_artifacts(
     for step in manifest.steps_pending:
         hint = f"finish it: {step.command} {source.folder}"
         left_out.append(
-            LeftOut(model=source.name, artifact=step.step, reason="it is pending", hint=hint)
+            OmittedArtifact(
+                model=source.name, artifact=step.step, reason="it is pending", hint=hint
+            )
         )
     return PickedArtifacts(picked=tuple(picked), left_out=tuple(left_out))
 
 
 def _describe_left_out(
     artifact: Artifact, choice: ArtifactChoice, targets: Sequence[str], *, passed: bool
-) -> LeftOut | None:
+) -> OmittedArtifact | None:
     """Return why an artifact is not packed; None if it is."""
     if not passed:
         reason, hint = "it has not passed", f"pack it nevertheless: --allow {artifact.step}"
@@ -145,7 +147,7 @@ def _describe_left_out(
         hint = f"export another format: --to {targets[0]}"
     else:
         return None
-    return LeftOut(model="", artifact=artifact.name, reason=reason, hint=hint)
+    return OmittedArtifact(model="", artifact=artifact.name, reason=reason, hint=hint)
 
 
 def _matches(artifact: Artifact, pattern: str) -> bool:
@@ -187,11 +189,16 @@ def check_served_name(name: str) -> str:
 def name_models(picked: Sequence[PickedArtifact]) -> tuple[str, ...]:
     """Return the served name of each artifact: that of its folder, with the artifact's if several.
 
-    Artifacts of one folder and name are told apart by `-ARTIFACT`: `digits-onnx-fp16`.
+    Artifacts of one folder are distinguished by `-ARTIFACT`: `digits-onnx-fp16`.
+
+    Raises:
+        UsageError: an artifact has a name that no folder may have.
     """
     counts = [sum(1 for other in picked if other.source == one.source) for one in picked]
     return tuple(
-        one.source.name if count == 1 else f"{one.source.name}-{one.artifact.step}"
+        check_served_name(
+            one.source.name if count == 1 else f"{one.source.name}-{one.artifact.step}"
+        )
         for one, count in zip(picked, counts, strict=True)
     )
 
@@ -202,7 +209,7 @@ def make_served_model(picked: PickedArtifact, name: str, interface: ModelInterfa
     verdict = manifest.verdict_of(artifact.name)
     files = tuple(one for one in artifact.files if one.role not in _LEFT_OUT_ROLES)
     classes = find_class_names(folder, manifest, artifact)
-    output = classified_output(interface.outputs, classes)
+    output = find_class_output(interface.outputs, classes)
     record = PackedVersion(
         modelc=__version__,
         artifact=artifact.name,

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from ..core.children.limits import ProcessLimits
 from ..core.errors import first_line
-from ..core.records import sha256_of
+from ..core.records import FileRecord, sha256_of
 from .describe_models import DescribeRequest, describe_models
 from .repository_records import (
     VERSION_FILE,
@@ -23,6 +23,8 @@ from .version_folders import is_inside
 
 MAX_RECORD_BYTES = 1 << 22
 _MAX_MODELS = 10_000
+_LINK = "{} is a link that leads out of the repository"
+_LINK_HINT = "put a copy in its place"
 _MAX_FILES = 1_000  # of one version that a record may name
 
 
@@ -75,12 +77,9 @@ class RepositoryReader:
                 if is_inside(path, self.root):
                     found.append(path)
                 else:
-                    self._add_link((entry.name, ""), entry.name)
+                    at, message = (entry.name, ""), _LINK.format(entry.name)
+                    self.add(FaultCode.UNSAFE_FILE, at, message, _LINK_HINT, entry.name)
         return tuple(sorted(found))
-
-    def _add_link(self, at: tuple[str, str], name: str) -> None:
-        message = f"{name} is a link that leads out of the repository"
-        self.add(FaultCode.UNSAFE_FILE, at, message, "put a copy in its place", name)
 
     def find_file(self, folder: Path, name: str, at: tuple[str, str]) -> Path | None:
         """Return a regular file below a folder of the repository; add a fault if it is none."""
@@ -98,7 +97,8 @@ class RepositoryReader:
             )
             return None
         if not is_inside(path, self.root):
-            self._add_link(at, name[:80])
+            message = _LINK.format(name[:80])
+            self.add(FaultCode.UNSAFE_FILE, at, message, _LINK_HINT, name[:80])
             return None
         if not stat.S_ISREG(mode):
             self.add(
@@ -128,10 +128,16 @@ class RepositoryReader:
             return None
         return raw
 
-    def read_record(self, folder: Path, at: tuple[str, str]) -> PackedVersion | None:
+    def place_of(self, folder: Path) -> tuple[str, str]:
+        """Return model and version of a folder; without a version for the folder of a model."""
+        model, version = (*folder.relative_to(self.root).parts, "", "")[:2]
+        return model, version
+
+    def load_record(self, folder: Path) -> PackedVersion | None:
         """Return the record of a version if its files are the recorded ones; add faults if not."""
         import msgspec
 
+        at = self.place_of(folder)
         if not os.path.lexists(folder / VERSION_FILE):
             return None
         raw = self.read_text(folder, VERSION_FILE, at)
@@ -145,19 +151,19 @@ class RepositoryReader:
                 "pack the model again", VERSION_FILE,
             )  # fmt: skip
             return None
-        changed = [self._is_changed(folder, one.name, one.sha256, one.size, at)
-                   for one in record.files[:_MAX_FILES]]  # fmt: skip
+        files = record.files[:_MAX_FILES]
+        changed = [self._is_changed(folder, file) for file in files]
         return None if any(changed) else record
 
-    def _is_changed(
-        self, folder: Path, name: str, digest: str, size: int, at: tuple[str, str]
-    ) -> bool:
+    def _is_changed(self, folder: Path, file: FileRecord) -> bool:
+        """Whether a file is missing or another; add a fault if so."""
+        at, name = self.place_of(folder), file.name
         path = self.find_file(folder, name, at)
         if path is None:
             return True
-        if path.stat().st_size == size and sha256_of(path) == digest:
+        if path.stat().st_size == file.size and sha256_of(path) == file.sha256:
             return False
-        other = self._version_with(folder.parent, name, digest, path)
+        other = self._version_with(folder.parent, name, file.sha256, path)
         message = f"{name} is {other or 'not the recorded file'}"
         self.add(FaultCode.OTHER_FILE, at, message, "pack the model again", name)
         return True

@@ -199,7 +199,7 @@ class PackedModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut:
+class OmittedArtifact:
     """An artifact that was not packed, why, and what would pack it."""
 
     model: str
@@ -220,5 +220,5 @@ class PackReport:
     repository: str
     kind: str
     models: tuple[PackedModel, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[OmittedArtifact, ...] = ()
     written: tuple[str, ...] = ()

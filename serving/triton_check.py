@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from .describe_models import DescribeRequest
 from .ensembles import EnsembleStep, describe_misfit, find_ensemble_faults
 from .repository_reader import CheckedVersion, RepositoryReader
 from .repository_records import FaultCode, ModelInterface, PackedVersion, ServedTensor
+from .triton_comparison import check_tensors
 from .triton_repository import (
     BACKENDS,
     CONFIG_FILE,
     DTYPES,
-    INDEXED,
     WARMUP_FOLDER,
     interface_of,
     type_name,
@@ -178,7 +178,7 @@ def _versions(reader: RepositoryReader, folder: Path, config: Any) -> Iterator[C
             reader.unchecked.append(f"{folder.name}/{number}: the backend {backend!r} is unknown")
             continue
         before = len(reader.faults)
-        record = reader.read_record(folder / str(number), (folder.name, str(number)))
+        record = reader.load_record(folder / str(number))
         if len(reader.faults) == before:
             for name in dict.fromkeys(names):
                 yield from _version(reader, folder / str(number), name, record)
@@ -234,121 +234,6 @@ def _join_dims(own: tuple[int, ...], recorded: tuple[int, ...]) -> tuple[int, ..
     if len(own) != len(recorded):
         return own or recorded
     return tuple(a if a >= 0 else b for a, b in zip(own, recorded, strict=True))
-
-
-def model_dims(tensor: Any, limit: int) -> tuple[int, ...]:
-    """Return the dims that the model gets: those of `reshape` if there is one, after the batch."""
-    own = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
-    return (*((-1,) if limit > 0 else ()), *own)
-
-
-def check_tensors(
-    reader: RepositoryReader, version: CheckedVersion, config: Any, file: ModelInterface
-) -> None:
-    """Compare the inputs and outputs of a configuration with those of a model file."""
-    at, limit = (version.model, version.version), config.max_batch_size
-    pair = _pair_by_position if BACKENDS[version.request.target].by_position else _pair_by_name
-    for noun, declared, own in (
-        ("input", config.input, file.inputs), ("output", config.output, file.outputs)
-    ):  # fmt: skip
-        for tensor, found in pair(_Tensors(reader, at, noun), declared, own):
-            _check_tensor(reader, at, tensor, found, limit)
-    record = version.record
-    if record is None:
-        return
-    if limit > record.interface.batch > 0:
-        message = f"max_batch_size is {limit}, the verdict holds up to {record.interface.batch}"
-        hint = f"set it to {record.interface.batch}"
-        reader.add(FaultCode.BATCH, at, message, hint, "max_batch_size")
-    if record.interface.rows_apart is False and limit > 1:
-        message = "requests are joined to batches, and a row's result depends on the other rows"
-        reader.add(FaultCode.BATCH, at, message, "set max_batch_size to 0", "max_batch_size")
-
-
-@dataclass(frozen=True)
-class _Tensors:
-    """The inputs or the outputs of one version, and where faults of them are collected."""
-
-    reader: RepositoryReader
-    at: tuple[str, str]
-    noun: str
-
-    def add(self, code: FaultCode, message: str, hint: str, place: str) -> None:
-        """Add a fault."""
-        self.reader.add(code, self.at, message, hint, place)
-
-
-def _pair_by_position(
-    side: _Tensors, declared: Sequence[Any], own: Sequence[ServedTensor]
-) -> Iterator[tuple[Any, ServedTensor]]:
-    """Yield each declared tensor with that of the file at its position."""
-    names, given, noun = [one.name for one in own], [one.name for one in declared], side.noun
-    ordered = _by_index(declared)
-    if len(ordered) != len(own):
-        message = f"the config has {len(ordered)} {noun}s, the file has {len(own)}"
-        side.add(FaultCode.TENSOR_NAME, message, f"name all {noun}s in order", noun)
-        return
-    if set(given) == set(names) and given != names and ordered == list(declared):
-        message = f"the {noun}s are {', '.join(given)}, in the file {', '.join(names)}"
-        hint = "put them in the order of the file: the backend may read them by position"
-        side.add(FaultCode.TENSOR_ORDER, message, hint, noun)
-    yield from zip(ordered, own, strict=True)
-
-
-def _pair_by_name(
-    side: _Tensors, declared: Sequence[Any], own: Sequence[ServedTensor]
-) -> Iterator[tuple[Any, ServedTensor]]:
-    """Yield each declared tensor with that of the file of its name."""
-    known, given = {one.name: one for one in own}, [one.name for one in declared]
-    for tensor in declared if own else ():
-        if tensor.name in known:
-            yield tensor, known[tensor.name]
-        else:
-            hint = f"its {side.noun}s are {', '.join(known)}"
-            message = f"the file has no {side.noun} {tensor.name!r}"
-            side.add(FaultCode.TENSOR_NAME, message, hint, tensor.name)
-    for name in known if side.noun == "input" and given else ():
-        if name not in given:
-            message = f"the input {name!r} of the file is not in the config"
-            side.add(FaultCode.TENSOR_NAME, message, "add it", name)
-
-
-def _by_index(declared: Sequence[Any]) -> list[Any]:
-    """Return the tensors as the PyTorch backend orders them: by the number in their names."""
-    numbers = [one.name.partition(INDEXED)[2] for one in declared]
-    if all(number.isdecimal() for number in numbers):
-        return [one for _, one in sorted(zip(map(int, numbers), declared, strict=True),
-                                         key=lambda pair: pair[0])]  # fmt: skip
-    return list(declared)
-
-
-def _check_tensor(
-    reader: RepositoryReader, at: tuple[str, str], tensor: Any, found: ServedTensor, limit: int
-) -> None:
-    """Compare the dtype and the dims of one tensor."""
-    dtype = type_name(tensor)
-    if found.dtype in DTYPES and DTYPES[found.dtype] != dtype:
-        message = f"{tensor.name} is {dtype}, in the file {DTYPES[found.dtype]}"
-        hint = f"write data_type: {DTYPES[found.dtype]}"
-        reader.add(FaultCode.TENSOR_DTYPE, at, message, hint, tensor.name)
-    dims = model_dims(tensor, limit)
-    if limit > 0 and found.dims and found.dims[0] >= 0:
-        message = f"max_batch_size is {limit}, and the first dim of {tensor.name} is fixed"
-        reader.add(FaultCode.BATCH, at, message, "set max_batch_size to 0", tensor.name)
-    elif not _fits(dims, found.dims):
-        shown = f"{list(tensor.dims)}{' after the batch' if limit > 0 else ''}"
-        message = f"{tensor.name} has the dims {shown}, in the file {list(found.dims)}"
-        hint = "write the dims of the file, -1 for those without a size"
-        reader.add(FaultCode.TENSOR_DIMS, at, message, hint, tensor.name)
-
-
-def _fits(dims: tuple[int, ...], found: tuple[int, ...]) -> bool:
-    """Whether the file takes all that the config allows; a scalar may be declared as `[1]`."""
-    if not found:
-        return dims in ((), (1,), (-1,)) or not dims
-    return len(dims) == len(found) and all(
-        own in (-1, dim) for dim, own in zip(dims, found, strict=True)
-    )
 
 
 def _check_ensemble(

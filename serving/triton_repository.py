@@ -164,13 +164,13 @@ def _fill_tensor(place: Any, tensor: ServedTensor, limit: int, model: str) -> No
             code=ErrorCode.UNSUPPORTED,
         )
     place.name, place.data_type = tensor.name, DTYPES[tensor.dtype]
-    dims, has_reshape = served_dims(tensor.dims, limit)
+    dims, has_reshape = config_dims(tensor.dims, limit)
     place.dims.extend(dims)
     if has_reshape:
         place.reshape.SetInParent()
 
 
-def served_dims(dims: Sequence[int], limit: int) -> tuple[tuple[int, ...], bool]:
+def config_dims(dims: Sequence[int], limit: int) -> tuple[tuple[int, ...], bool]:
     """Return dims as a config has them, and whether an empty `reshape` turns them into the model's.
 
     The batch is left out. Triton requires a dim: a number per row is `[1]`, reshaped to none.
@@ -232,13 +232,13 @@ def plan_version_files(model: ServedModel) -> Iterator[PlannedFile]:
         for name in names:
             for file in one.files:
                 yield PlannedFile(
-                    name=served_file_name(one, file, name),
+                    name=name_in_version(one, file, name),
                     source=one.folder / file.name,
                     record=file,
                 )
 
 
-def served_file_name(model: ServedModel, file: FileRecord, name: str) -> str:
+def name_in_version(model: ServedModel, file: FileRecord, name: str) -> str:
     """Return the name of a file in its version folder, where the model's is `name`.
 
     External data of an ONNX keeps its name, which the model refers to.

@@ -101,7 +101,6 @@ def test_a_limit_is_a_fault_of_the_file(door: Door, packed: Path) -> None:
         (("OUT", "--to", "triton", "-o", "new", "--name", "a/b"), "a/b"),
         (("OUT", "--to", "triton", "-o", "new", "--artifact", "none"), "triton"),
         (("OUT", "--to", "triton", "-o", "new", "--allow", "onyx"), "onyx"),
-        (("OUT", "--to", "triton", "-o", "new", "--trust"), "--trust"),
         (("OUT", "--check", "--gpu"), "--gpu"),
         (("OUT", "OUT", "--check"), "2"),
         (("OUT", "OUT", "--to", "triton", "-o", "new", "--artifact", "onnx"), "out"),

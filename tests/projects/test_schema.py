@@ -100,7 +100,7 @@ def test_both_refuse(text: str, tmp_path: Path) -> None:
 def test_every_key_is_described_in_its_place() -> None:
     top = SCHEMA["properties"]
     model = top["models"]["additionalProperties"]["properties"]
-    assert {*RUN_KEYS, "defaults", "models", "tolerance"} == set(top)
+    assert {*RUN_KEYS, "defaults", "models", "tolerance", "ensembles"} == set(top)
     assert set(model) == {*MODEL_KEYS, "gates", "tolerance"}
     assert set(top["defaults"]["properties"]) == set(model) - {"checkpoint"}
     assert set(model["gates"]["properties"]) == set(GATE_KEYS)

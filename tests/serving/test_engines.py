@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.records import FileRecord, record_of
-from modelc.serving.class_names import classified_output
+from modelc.serving.class_names import find_class_output
 from modelc.serving.repository_kinds import TRITON
 from modelc.serving.repository_records import (
     ModelInterface,
@@ -88,8 +88,8 @@ def test_names_that_the_pytorch_backend_would_misread_are_replaced(
 
 def test_class_names_are_beside_the_only_output_of_their_number(tmp_path: Path) -> None:
     classes = ("cat", "dog", "owl")
-    assert classified_output((SCORES,), classes) == "y"
-    assert classified_output((SCORES, replace(SCORES, name="z")), classes) == ""
+    assert find_class_output((SCORES,), classes) == "y"
+    assert find_class_output((SCORES, replace(SCORES, name="z")), classes) == ""
     model = replace(model_of(tmp_path, "onnx", "m.onnx"), classes=classes, classes_of="y")
     assert make_config(model, ServingOptions()).output[0].label_filename == "labels.txt"
     files = {file.name: file.content for file in plan_model_files(model, ServingOptions())}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from modelc.core.contract import Feed, Inspection, Outputs, TensorInfo
+from modelc.core.contract import Feed, Inspection, Outputs, Readiness, TensorInfo
 from modelc.core.kinds import Precision
+from modelc.serving import describe_models
 from modelc.serving.model_interface import (
     batch_dim,
     make_interface,
@@ -129,3 +131,37 @@ def _inspection(
         target="any", inputs=infos(inputs), outputs=infos(outputs), facts={}, weights={},
         operators={}, metadata={},
     )  # fmt: skip
+
+
+class MachineCode(SimpleNamespace):
+    """A target whose files run their maker's code."""
+
+    def distrust_reason(self, *given: Any) -> str:
+        return "" if given[-1].get("trust_engine") else "machine code"
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_machine_code_runs_only_if_trusted(
+    trust: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened: list[object] = []
+
+    def open_runner(*given: object) -> FunctionRunner:
+        opened.append(given)
+        return FunctionRunner(lambda x: {"y": x})
+
+    target = MachineCode(
+        DEVICES=("cpu",),
+        readiness=lambda: Readiness(ready=True),
+        inspect=lambda _: _inspection([("x", ("batch", "3"))], [("y", ("batch", "3"))]),
+        open_runner=open_runner,
+    )
+    monkeypatch.setattr(describe_models, "target_named", lambda _: target)
+    monkeypatch.setattr(describe_models, "Native", MachineCode)
+    request = describe_models.DescribeRequest(
+        path=tmp_path / "f", target="code", signature=ROWS, trust=trust
+    )
+    found = describe_models.describe_model(request)
+    assert found.interface is not None
+    assert (found.interface.has_run, len(opened)) == (trust, int(trust))
+    assert found.interface.rows_apart is (True if trust else None)
