@@ -228,6 +228,15 @@ def unreachable_error(address: ServerAddress, why: object) -> RunnerError:
     )
 
 
+def untrusted_error(address: ServerAddress, why: object) -> RunnerError:
+    """Return the error for a server whose certificate is not trusted."""
+    return RunnerError(
+        f"the certificate of {address.url} is not trusted: {address.clean(why)}",
+        hint="name the file of its issuer's certificate in the variable SSL_CERT_FILE",
+        code=ErrorCode.SERVER_UNREACHABLE,
+    )
+
+
 def late_error(address: ServerAddress) -> RunnerError:
     """Return the error for a server that takes too long."""
     return RunnerError(
