@@ -30,7 +30,7 @@ from .v2_client import (
     large_reply_error,
     late_error,
     read_sizes,
-    refused_error,
+    rejection_error,
     reply_error,
     unauthorized_error,
     unreachable_error,
@@ -182,7 +182,7 @@ class HttpV2Client:
         if reply.status in _UNAUTHORIZED:
             raise unauthorized_error(self._address, str(reply.status))
         if reply.status != _OK:
-            raise refused_error(self._address, f"HTTP {reply.status}", reply.detail)
+            raise rejection_error(self._address, f"HTTP {reply.status}", reply.detail)
 
     def _send(
         self, method: str, path: str, body: bytes, limit: int,

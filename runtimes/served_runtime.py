@@ -53,6 +53,20 @@ def find_model(address: ServerAddress, name: str | None = None, version: str = "
     return FoundModel(name=name, server=server, model=model, version=pinned)
 
 
+# The target by what a server calls the format: a backend or platform of Triton, or another server's
+_TARGETS = {
+    "onnxruntime": "onnx", "onnx": "onnx", "tensorrt": "tensorrt", "openvino": "openvino",
+    "pytorch": "torchscript", "torchscript": "torchscript",
+}  # fmt: skip
+
+
+def served_target(found: FoundModel) -> str:
+    """Return the target of the format that the server names; empty if it names none."""
+    backend = found.model.config.backend if found.model.config is not None else ""
+    named = (backend or found.model.platform).lower()
+    return next((target for word, target in _TARGETS.items() if word in named), "")
+
+
 @contextmanager
 def _connect(address: ServerAddress) -> Iterator[V2Client]:
     client = open_client(address)
@@ -90,7 +104,7 @@ def _absence_error(client: V2Client, name: str, version: str) -> RunnerError | U
     return RunnerError(
         f"model {name!r} {f'version {version} ' if version else ''}is not ready{shown}",
         hint="the server's log says why it did not load, or whether it knows the model",
-        code=ErrorCode.SERVER_REFUSED,
+        code=ErrorCode.SERVER_REJECTED,
     )
 
 
@@ -109,7 +123,7 @@ class ServedRuntime:
         return f"{self.address.url}/{self.model}{version}"
 
     def decline_reason(self, artifact: Artifact) -> str:  # noqa: ARG002 - the contract's
-        """Return nothing: which artifact a server has, it is told."""
+        """Return nothing: the user names the artifact that the server has."""
         return ""
 
     def prepare(self, path: Path, artifact: Artifact) -> Versions:  # noqa: ARG002 - the contract's

@@ -169,7 +169,7 @@ def test_a_wrong_reply_is_an_error(
     with pytest.raises(RunnerError) as caught:
         ask(double, np.array([1], np.float32))
     assert caught.value.code in (
-        None, ErrorCode.SERVER_REPLY, ErrorCode.SERVER_REFUSED, ErrorCode.SERVER_UNREACHABLE,
+        None, ErrorCode.SERVER_REPLY, ErrorCode.SERVER_REJECTED, ErrorCode.SERVER_UNREACHABLE,
     )  # fmt: skip
 
 
@@ -278,7 +278,7 @@ def test_credentials_are_sent_and_never_shown(double: ServedDouble) -> None:
         pytest.raises(RunnerError) as caught,
     ):
         client.describe_server()
-    assert caught.value.code is ErrorCode.SERVER_REFUSED
+    assert caught.value.code is ErrorCode.SERVER_REJECTED
     assert "secret" not in str(caught.value)
     assert "secret" not in repr(client._address)
 
