@@ -29,6 +29,13 @@ from modelc.benchmarks.triton_server import host_environment, run_triton
 MODELC = (sys.executable, "-m", "modelc")
 
 
+def pack(work: Path, repository: Path) -> Path | None:
+    """Pack both folders with `modelc pack`; None if it cannot."""
+    command = [*MODELC, "pack", str(work / "digits"), str(work / "twin"), "--to", "triton", "-q"]
+    ran = subprocess.run([*command, "-o", str(repository)], capture_output=True, check=False)
+    return repository if ran.returncode == 0 else None
+
+
 def judge(work: Path, url: str, case: ServedCase) -> tuple[dict[str, Any], float]:
     """Run the command for one model; return its JSON document and the seconds."""
     began = time.perf_counter()
@@ -72,11 +79,13 @@ def main() -> int:
         if not (work / "twin/manifest.json").exists():
             export_folders(work)
         repository = Path(folder) / "repository"
-        if given.packed is None:
+        packed = given.packed or pack(work, Path(folder) / "packed")
+        if packed is None:
+            print("without modelc pack: the repository is written by hand", file=sys.stderr)
             write_repository(work, repository)
         faults = plant_faults(work, repository)
-        packed = () if given.packed is None else (f"--model-repository={given.packed}",)
-        with run_triton(repository, Path(folder) / "server", *packed, ready=False) as server:
+        packed_option = () if packed is None else (f"--model-repository={packed}",)
+        with run_triton(repository, Path(folder) / "server", *packed_option, ready=False) as server:
             time.sleep(5)  # a model that does not load keeps the server from being ready
             return report(work, {"grpc": server.grpc, "http": server.http}, faults)
 

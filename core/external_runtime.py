@@ -113,7 +113,7 @@ class ConcurrentRuntime(ExternalRuntime, Protocol):
     ) -> list[list[Outputs | None]]:
         """Run all feeds at the same time, each several times; return all outputs of each feed.
 
-        None stands for a feed that was refused.
+        None stands for a feed that was rejected.
         """
         ...
 

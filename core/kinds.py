@@ -250,8 +250,8 @@ class ErrorCode(_Code):
         "server-unreachable", "a server does not answer, or not in time",
         "start it, check the address, or allow more time: `--request-timeout`",
     )
-    SERVER_REFUSED = (
-        "server-refused", "a server refuses a request, a model or the credentials",
+    SERVER_REJECTED = (
+        "server-rejected", "a server rejects a request, a model or the credentials",
         "use the names in the message; `--header` sends credentials",
     )
     SERVER_REPLY = (

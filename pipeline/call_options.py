@@ -88,7 +88,7 @@ class ServedChoice:
         metavar="HEADER")
     request_timeout: float = option(
         60.0, "request-timeout", "Seconds that the server has for one request.",
-        Panel.VALIDATION, commands=On.VALIDATE, key=False, kind=_N, above=0.0, most=86400.0,
+        Panel.VALIDATION, commands=On.VALIDATE, key=False, kind=_N, least=0.1, most=86400.0,
         metavar="SECONDS")
 
 

@@ -125,7 +125,7 @@ def _rule_on(judged: JudgedEvidence) -> Ruling:
 
 
 def _reply_of(outputs: Outputs | None) -> ArtifactOutputs:
-    return ArtifactOutputs(outputs=outputs, error="" if outputs else "refused beside others")
+    return ArtifactOutputs(outputs=outputs, error="" if outputs else "rejected beside others")
 
 
 def _distance(outputs: Outputs | None, own: Outputs) -> float:

@@ -11,17 +11,11 @@ from ..core.events import Tell, ignore_events
 from ..core.external_runtime import ExternalReport
 from ..core.manifest import Manifest
 from ..core.records import Artifact
-from ..runtimes.served_runtime import FoundModel, ServedRuntime, find_model
+from ..runtimes.served_runtime import FoundModel, ServedRuntime, find_model, served_target
 from ..runtimes.v2_client import ServerAddress, parse_address
 from .order import Judging
 from .recorded_run import Moved, load_manifest
 from .validate_external import validate_external
-
-# The target by what a server calls the format: a backend or platform of Triton, or another server's
-_TARGETS = {
-    "onnxruntime": "onnx", "onnx": "onnx", "tensorrt": "tensorrt", "openvino": "openvino",
-    "pytorch": "torchscript", "torchscript": "torchscript",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +105,7 @@ def choose_artifact(manifest: Manifest, found: FoundModel) -> str:
     config = found.model.config
     values = set(config.parameters.values()) if config is not None else set()
     stated = [one for one in passed if one.files[0].sha256 in values]
-    target = _target_of(found)
+    target = served_target(found)
     fitting = stated or [one for one in passed if one.target == target] or passed
     if len(fitting) == 1:
         return fitting[0].name
@@ -128,10 +122,3 @@ def choose_artifact(manifest: Manifest, found: FoundModel) -> str:
 def _has_passed(manifest: Manifest, artifact: Artifact) -> bool:
     verdict = manifest.verdict_of(artifact.name)
     return verdict is not None and verdict.passed
-
-
-def _target_of(found: FoundModel) -> str:
-    """Return the target of the format that the server names; empty if it names none."""
-    backend = found.model.config.backend if found.model.config is not None else ""
-    named = (backend or found.model.platform).lower()
-    return next((target for word, target in _TARGETS.items() if word in named), "")

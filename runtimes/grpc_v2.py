@@ -23,7 +23,7 @@ from .v2_client import (
     large_reply_error,
     late_error,
     read_sizes,
-    refused_error,
+    rejection_error,
     reply_error,
     unauthorized_error,
     unreachable_error,
@@ -118,7 +118,7 @@ class GrpcV2Client:
         except ImportError as error:
             raise MissingError(
                 f"{address.scheme}:// needs grpcio, which is not installed",
-                hint="pip install modelc-toolchain[serve], or give the server's http:// address",
+                hint="pip install grpcio, or give the http:// address of the server",
                 code=ErrorCode.NOT_INSTALLED,
             ) from error
         self._address = address
@@ -248,10 +248,10 @@ class GrpcV2Client:
         return outputs
 
     def _try(self, method: str, request: str, reply: str, **fields: object) -> Any:
-        """Call a method that a server may not have; None if it refuses."""
+        """Call a method that a server may not have; None if it rejects it."""
         try:
             return self._call(method, request, reply, **fields)
-        except _RefusedCallError:
+        except _RejectedCallError:
             return None
 
     def _call(self, method: str, request: str, reply: str, **fields: object) -> Any:
@@ -284,14 +284,14 @@ class GrpcV2Client:
         if code is StatusCode.RESOURCE_EXHAUSTED:
             return large_reply_error(MAX_REPLY)
         if code is StatusCode.UNIMPLEMENTED or code is not StatusCode.INTERNAL:
-            return _RefusedCallError.of(refused_error(self._address, code.name, text))
-        return refused_error(self._address, code.name, text)
+            return _RejectedCallError.of(rejection_error(self._address, code.name, text))
+        return rejection_error(self._address, code.name, text)
 
 
-class _RefusedCallError(RunnerError):
-    """A call that the server refused, or does not have."""
+class _RejectedCallError(RunnerError):
+    """A call that the server rejected, or does not have."""
 
     @classmethod
-    def of(cls, error: RunnerError) -> _RefusedCallError:
+    def of(cls, error: RunnerError) -> _RejectedCallError:
         """Return the same error of this class."""
         return cls(error.message, hint=error.advice, code=error.code)

@@ -30,10 +30,11 @@ from .v2_client import (
     large_reply_error,
     late_error,
     read_sizes,
-    refused_error,
+    rejection_error,
     reply_error,
     unauthorized_error,
     unreachable_error,
+    untrusted_error,
 )
 from .v2_json import (
     JSON_LENGTH,
@@ -58,6 +59,7 @@ class HttpV2Client:
     def __init__(self, address: ServerAddress) -> None:
         self._address = address
         self._connection: http.client.HTTPConnection | None = None
+        self._handle: socket.socket | None = None  # of the same connection, to shut it down
         self._binary: bool | None = None
 
     def close(self) -> None:
@@ -65,6 +67,9 @@ class HttpV2Client:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None
 
     def describe_server(self) -> V2Server:
         """Ask the server for its name, version and extensions."""
@@ -177,7 +182,7 @@ class HttpV2Client:
         if reply.status in _UNAUTHORIZED:
             raise unauthorized_error(self._address, str(reply.status))
         if reply.status != _OK:
-            raise refused_error(self._address, f"HTTP {reply.status}", reply.detail)
+            raise rejection_error(self._address, f"HTTP {reply.status}", reply.detail)
 
     def _send(
         self, method: str, path: str, body: bytes, limit: int,
@@ -202,10 +207,10 @@ class HttpV2Client:
     def _exchange(
         self, request: tuple[str, str, bytes | None, Mapping[str, str]], limit: int
     ) -> HttpReply:
-        connection = self._connect()
         method, path, body, headers = request
         try:
-            with _deadline(connection.sock, self._address):
+            connection = self._connect()
+            with _deadline(self._handle, self._address):
                 connection.request(method, path, body=body, headers=headers)
                 response = connection.getresponse()
                 reply = _read_reply(response, limit)
@@ -217,29 +222,35 @@ class HttpV2Client:
         return reply
 
     def _connect(self) -> http.client.HTTPConnection:
+        """Connect, unless it is; TLS has to be agreed on before the deadline too."""
         if self._connection is None:
-            host, port, seconds = self._address.host, self._address.port, self._address.timeout
-            connection = (
-                http.client.HTTPSConnection(
-                    host, port, timeout=seconds, context=ssl.create_default_context()
-                )
-                if self._address.is_secure
-                else http.client.HTTPConnection(host, port, timeout=seconds)
-            )
-            connection.connect()
+            address = self._address
+            host, port, seconds = address.host, address.port, address.timeout
+            plain = socket.create_connection((host, port), seconds)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._handle = plain.dup()  # stays valid where TLS takes the socket over
+            kind = http.client.HTTPSConnection if address.is_secure else http.client.HTTPConnection
+            connection = kind(host, port, timeout=seconds)
+            connection.sock = plain
             self._connection = connection
+            if address.is_secure:
+                context = ssl.create_default_context()
+                with _deadline(self._handle, address):
+                    connection.sock = context.wrap_socket(plain, server_hostname=host)
         return self._connection
 
     def _transport_error(self, error: Exception) -> RunnerError:
         if isinstance(error, TimeoutError):
             return late_error(self._address)
-        if isinstance(error, http.client.HTTPException | ValueError):
-            return reply_error(self._address.clean(f"{type(error).__name__} {error}"))
-        return unreachable_error(self._address, error)
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return untrusted_error(self._address, error.verify_message)
+        if isinstance(error, OSError):
+            return unreachable_error(self._address, error)
+        return reply_error(self._address.clean(f"{type(error).__name__} {error}"))
 
 
 @contextmanager
-def _deadline(connected: socket.socket, address: ServerAddress) -> Iterator[None]:
+def _deadline(connected: socket.socket | None, address: ServerAddress) -> Iterator[None]:
     """Shut the socket down at the deadline.
 
     Raises:
@@ -249,8 +260,9 @@ def _deadline(connected: socket.socket, address: ServerAddress) -> Iterator[None
 
     def stop() -> None:
         expired.set()
-        with suppress(OSError):
-            socket.socket.shutdown(connected, socket.SHUT_RDWR)  # not that of TLS, which waits
+        if connected is not None:
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
 
     timer = threading.Timer(address.timeout, stop)
     timer.daemon = True

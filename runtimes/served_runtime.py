@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 
 from ..converters.runner_base import RunnerBase, order_inputs
 from ..core.contract import Array, Feed, Outputs, Runner
@@ -20,6 +21,7 @@ from .v2_client import ServerAddress, V2Client, V2Model, V2Server, V2Tensor, ope
 from .v2_tensors import SentTensor
 
 _SENDERS = 4  # connections that send requests at the same time
+_MEETING = 5.0  # seconds that a sender waits for the others
 _MAX_LISTED = 20  # models of a server in a message
 
 
@@ -51,6 +53,20 @@ def find_model(address: ServerAddress, name: str | None = None, version: str = "
     numbers = [one for one in model.versions if one.isascii() and one.isdecimal()]
     pinned = version or max(numbers, key=int, default="")
     return FoundModel(name=name, server=server, model=model, version=pinned)
+
+
+# The target by what a server calls the format: a backend or platform of Triton, or another server's
+_TARGETS = {
+    "onnxruntime": "onnx", "onnx": "onnx", "tensorrt": "tensorrt", "openvino": "openvino",
+    "pytorch": "torchscript", "torchscript": "torchscript",
+}  # fmt: skip
+
+
+def served_target(found: FoundModel) -> str:
+    """Return the target of the format that the server names; empty if it names none."""
+    backend = found.model.config.backend if found.model.config is not None else ""
+    named = (backend or found.model.platform).lower()
+    return next((target for word, target in _TARGETS.items() if word in named), "")
 
 
 @contextmanager
@@ -90,7 +106,7 @@ def _absence_error(client: V2Client, name: str, version: str) -> RunnerError | U
     return RunnerError(
         f"model {name!r} {f'version {version} ' if version else ''}is not ready{shown}",
         hint="the server's log says why it did not load, or whether it knows the model",
-        code=ErrorCode.SERVER_REFUSED,
+        code=ErrorCode.SERVER_REJECTED,
     )
 
 
@@ -109,7 +125,7 @@ class ServedRuntime:
         return f"{self.address.url}/{self.model}{version}"
 
     def decline_reason(self, artifact: Artifact) -> str:  # noqa: ARG002 - the contract's
-        """Return nothing: which artifact a server has, it is told."""
+        """Return nothing: the user names the artifact that the server has."""
         return ""
 
     def prepare(self, path: Path, artifact: Artifact) -> Versions:  # noqa: ARG002 - the contract's
@@ -149,24 +165,33 @@ class ServedRuntime:
     def run_together(
         self, artifact: Artifact, signature: Signature, feeds: Sequence[Feed]
     ) -> list[list[Outputs | None]]:
-        """Send all feeds over several connections, each in another order."""
-        send = partial(self._send_all, artifact, signature, feeds)
+        """Send all feeds over several connections, each in another order, in step."""
+        send = partial(self._send_all, artifact, signature, feeds, Barrier(_SENDERS))
         with ThreadPoolExecutor(_SENDERS) as pool:
             rounds = list(pool.map(send, range(_SENDERS)))
         return [list(replies) for replies in zip(*rounds, strict=True)]
 
     def _send_all(
-        self, artifact: Artifact, signature: Signature, feeds: Sequence[Feed], sender: int
+        self,
+        artifact: Artifact,
+        signature: Signature,
+        feeds: Sequence[Feed],
+        step: Barrier,
+        sender: int,
     ) -> list[Outputs | None]:
+        """Send each feed once; wait for the other senders before each, so that requests meet."""
         count = len(feeds)
         start = sender * count // _SENDERS
         found: dict[int, Outputs | None] = {}
         with self._open(artifact, signature) as runner:
             for number in (*range(start, count), *range(start)):
+                with suppress(BrokenBarrierError):  # another sender is late, or has given up
+                    step.wait(_MEETING)
                 try:
                     found[number] = runner.run(feeds[number])
                 except RunnerError as error:
                     if error.code is ErrorCode.SERVER_UNREACHABLE:
+                        step.abort()
                         raise
                     found[number] = None
         return [found[number] for number in range(count)]

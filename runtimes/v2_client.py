@@ -228,6 +228,15 @@ def unreachable_error(address: ServerAddress, why: object) -> RunnerError:
     )
 
 
+def untrusted_error(address: ServerAddress, why: object) -> RunnerError:
+    """Return the error for a server whose certificate is not trusted."""
+    return RunnerError(
+        f"the certificate of {address.url} is not trusted: {address.clean(why)}",
+        hint="name the file of its issuer's certificate in the variable SSL_CERT_FILE",
+        code=ErrorCode.SERVER_UNREACHABLE,
+    )
+
+
 def late_error(address: ServerAddress) -> RunnerError:
     """Return the error for a server that takes too long."""
     return RunnerError(
@@ -237,13 +246,13 @@ def late_error(address: ServerAddress) -> RunnerError:
     )
 
 
-def refused_error(address: ServerAddress, status: str, text: object) -> RunnerError:
-    """Return the error for a request that the server refused."""
+def rejection_error(address: ServerAddress, status: str, text: object) -> RunnerError:
+    """Return the error for a request that the server rejected."""
     detail = address.clean(text)
     return RunnerError(
-        f"the server refused a request ({status}): {detail}" if detail
-        else f"the server refused a request ({status})",
-        hint="the server's log has more", code=ErrorCode.SERVER_REFUSED,
+        f"the server rejected a request ({status}): {detail}" if detail
+        else f"the server rejected a request ({status})",
+        hint="the server's log has more", code=ErrorCode.SERVER_REJECTED,
     )  # fmt: skip
 
 
@@ -251,7 +260,7 @@ def unauthorized_error(address: ServerAddress, status: str) -> RunnerError:
     """Return the error for a request without the right credentials."""
     return RunnerError(
         f"{address.url} demands other credentials ({status})", hint=_AUTHORIZE,
-        code=ErrorCode.SERVER_REFUSED,
+        code=ErrorCode.SERVER_REJECTED,
     )  # fmt: skip
 
 

@@ -144,9 +144,9 @@ def test_a_huge_reply_is_an_error(double: GrpcDouble, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("status", "code"), [
-    ("UNAVAILABLE", ErrorCode.SERVER_UNREACHABLE), ("UNAUTHENTICATED", ErrorCode.SERVER_REFUSED),
-    ("INVALID_ARGUMENT", ErrorCode.SERVER_REFUSED), ("INTERNAL", ErrorCode.SERVER_REFUSED),
-    ("RESOURCE_EXHAUSTED", ErrorCode.SERVER_REPLY), ("UNIMPLEMENTED", ErrorCode.SERVER_REFUSED),
+    ("UNAVAILABLE", ErrorCode.SERVER_UNREACHABLE), ("UNAUTHENTICATED", ErrorCode.SERVER_REJECTED),
+    ("INVALID_ARGUMENT", ErrorCode.SERVER_REJECTED), ("INTERNAL", ErrorCode.SERVER_REJECTED),
+    ("RESOURCE_EXHAUSTED", ErrorCode.SERVER_REPLY), ("UNIMPLEMENTED", ErrorCode.SERVER_REJECTED),
 ])  # fmt: skip
 def test_a_status_has_its_code(double: GrpcDouble, status: str, code: ErrorCode) -> None:
     def abort(_: Any, context: Any) -> None:

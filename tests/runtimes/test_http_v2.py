@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import gzip
+import ipaddress
 import json
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,7 +169,7 @@ def test_a_wrong_reply_is_an_error(
     with pytest.raises(RunnerError) as caught:
         ask(double, np.array([1], np.float32))
     assert caught.value.code in (
-        None, ErrorCode.SERVER_REPLY, ErrorCode.SERVER_REFUSED, ErrorCode.SERVER_UNREACHABLE,
+        None, ErrorCode.SERVER_REPLY, ErrorCode.SERVER_REJECTED, ErrorCode.SERVER_UNREACHABLE,
     )  # fmt: skip
 
 
@@ -201,6 +206,54 @@ def test_a_server_that_is_down_is_unreachable() -> None:
     assert caught.value.code is ErrorCode.SERVER_UNREACHABLE
 
 
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate for 127.0.0.1 that signs itself, with its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "double")])
+    now = datetime.datetime.now(datetime.UTC)
+    place = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1).not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1)).add_extension(place, critical=False)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    form = serialization.Encoding.PEM
+    path = tmp_path / "server.pem"
+    path.write_bytes(
+        made.public_bytes(form)
+        + key.private_bytes(form, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return path
+
+
+def test_a_certificate_has_to_be_trusted(
+    double: ServedDouble, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with serve(ServedDouble(answer=double.answer, inputs=(), outputs=()), context) as secure:
+        with closing(client_of(secure)) as client, pytest.raises(RunnerError) as caught:
+            client.describe_server()
+        assert caught.value.code is ErrorCode.SERVER_UNREACHABLE
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        with closing(client_of(secure)) as client:
+            assert client.describe_server().name == "double"
+
+
+def test_a_server_that_delays_encryption_is_cut_off() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = parse_address(f"https://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3)
+        with closing(HttpV2Client(address)) as client, pytest.raises(RunnerError) as caught:
+            client.describe_server()
+    assert caught.value.code is ErrorCode.SERVER_UNREACHABLE
+
+
 def test_a_redirect_is_not_followed(double: ServedDouble) -> None:
     double.misbehave = WRONG["redirect"]
     with pytest.raises(RunnerError):
@@ -212,7 +265,7 @@ def test_a_connection_that_the_server_closed_is_opened_again(double: ServedDoubl
     with closing(client_of(double)) as client:
         client.describe_server()
         assert client._connection is not None
-        client._connection.sock.shutdown(2)
+        client._connection.sock.shutdown(socket.SHUT_RDWR)
         assert client.describe_server().name == "double"
 
 
@@ -225,7 +278,7 @@ def test_credentials_are_sent_and_never_shown(double: ServedDouble) -> None:
         pytest.raises(RunnerError) as caught,
     ):
         client.describe_server()
-    assert caught.value.code is ErrorCode.SERVER_REFUSED
+    assert caught.value.code is ErrorCode.SERVER_REJECTED
     assert "secret" not in str(caught.value)
     assert "secret" not in repr(client._address)
 

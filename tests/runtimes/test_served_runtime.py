@@ -127,7 +127,7 @@ def test_a_model_that_is_not_ready_is_refused(double: ServedDouble) -> None:
     double.ready = False
     with pytest.raises(RunnerError) as caught:
         find_model(at(double), "net")
-    assert caught.value.code is ErrorCode.SERVER_REFUSED
+    assert caught.value.code is ErrorCode.SERVER_REJECTED
 
 
 @pytest.mark.parametrize(

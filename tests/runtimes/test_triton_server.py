@@ -109,7 +109,7 @@ def test_a_version_that_the_server_does_not_load_is_unknown(served: Served) -> N
 def test_a_model_that_did_not_load_is_not_ready(served: Served, protocol: str) -> None:
     with pytest.raises(RunnerError) as caught:
         served.judge(fault("damaged-file"), protocol)
-    assert caught.value.code is ErrorCode.SERVER_REFUSED
+    assert caught.value.code is ErrorCode.SERVER_REJECTED
 
 
 def test_artifacts_of_one_format_need_a_name(served: Served) -> None:

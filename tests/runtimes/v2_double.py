@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -55,7 +56,7 @@ class ServedDouble:
 
 
 @contextmanager
-def serve(double: ServedDouble) -> Iterator[ServedDouble]:
+def serve(double: ServedDouble, tls: ssl.SSLContext | None = None) -> Iterator[ServedDouble]:
     """Run the server until the end of the context; its address is `double.url`."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -71,9 +72,11 @@ def serve(double: ServedDouble) -> Iterator[ServedDouble]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
-    double.url = f"http://127.0.0.1:{server.server_address[1]}"
+    double.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
     try:
         yield double
     finally:
