@@ -198,6 +198,13 @@ def _validate_outside(path: Path, context: typer.Context, given: Given) -> int:
     from ..runtimes.outside_programs import OutsidePrograms
 
     refuse_others(given, _OUTSIDE_OPTIONS, "with --outside", "remove it")
+    if path.is_file():
+        raise UsageError(
+            f"--outside judges the artifacts of a folder, and {path} is a file",
+            hint="give its output folder",
+            option="outside",
+            code=ErrorCode.NO_EFFECT,
+        )
     return _validate_external(path, (OutsidePrograms(cache=cache_folder()),), context, given)
 
 
