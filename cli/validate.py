@@ -181,6 +181,83 @@ def _validate_compiled(path: Path, context: typer.Context, given: Given) -> int:
     return _show_result(verdict, path, (), json=call.json)
 
 
+<<<<<<< HEAD
+=======
+def _validate_outside(path: Path, context: typer.Context, given: Given) -> int:
+    """Judge the artifacts of a folder as programs in C++ run them; the exit code."""
+    from ..runtimes.outside_programs import OutsidePrograms
+
+    refuse_others(given, _OUTSIDE_OPTIONS, "with --outside", "remove it")
+    if path.is_file():
+        raise UsageError(
+            f"--outside judges the artifacts of a folder, and {path} is a file",
+            hint="give its output folder",
+            option="outside",
+            code=ErrorCode.NO_EFFECT,
+        )
+    return _validate_external(path, (OutsidePrograms(cache=cache_folder()),), context, given)
+
+
+def _validate_external(
+    path: Path,
+    runtimes: Sequence[ExternalRuntime | RuntimeFamily],
+    context: typer.Context,
+    given: Given,
+) -> int:
+    """Judge the artifacts of a folder in other runtimes, show the verdicts; the exit code."""
+    from ..core.external_runtime import ExternalReport
+    from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.make_order import make_judging, make_settings
+    from ..pipeline.manifest_file import encode_json
+    from .console import Screen, show_json
+    from .render_external import show_external
+    from .streams import set_output_folder
+
+    call = read_record(CallOptions, given)
+    trusts_code = bool(given.get("trust") or given.get("trust-engine"))
+    judging = make_judging(given, read_limits(call.tolerance))
+    set_output_folder(path)
+    sign = _keep_signature(path, call.sign_key, context, judges_all=False)
+    with Screen(quiet=call.quiet) as screen, sign(screen) as trusts:
+        arguments = {
+            "folder": path, "runtimes": tuple(runtimes),
+            "judging": replace(judging, trusts_record=trusts),
+            "moved": file_move(given, trust=trusts_code),
+            "settings": make_settings({**given, "trust-engine": trusts_code}),
+        }  # fmt: skip
+        judge = ApiCall(function="validate_external", arguments=arguments)
+        report = run_call(judge, ExternalReport, process_bounds(call), screen)
+    if call.json:
+        show_json(encode_json(report))
+    else:
+        show_external(report)
+    return report.exit_code
+
+
+def _keep_signature(
+    path: Path, key: Path | None, context: typer.Context, *, judges_all: bool
+) -> Callable[[Tell], AbstractContextManager[bool]]:
+    """What keeps the signature of a folder true, given who listens; a single file has none.
+
+    Raises:
+        UsageError: a key was given for a single file, or it is none.
+    """
+    from ..pipeline.provenance.signing import keep_signature
+
+    if path.is_dir():
+        private = load_private_key(key)
+        return lambda tell: keep_signature(path, private, tell, judges_all=judges_all)
+    if is_on_command_line(context, "sign_key"):
+        raise UsageError(
+            "--sign-key has no effect on a single file",
+            hint="pass its folder",
+            option="sign-key",
+            code=ErrorCode.NO_EFFECT,
+        )
+    return lambda _: nullcontext(enter_result=True)
+
+
+>>>>>>> outside
 def _show_result(
     result: Manifest | Verdict, path: Path, reports: Sequence[ReportFormat], *, json: bool
 ) -> int:

@@ -58,13 +58,13 @@ def decode_tensors(content: bytes) -> tuple[ProgramTensor, ...]:
     Raises:
         ValueError: it is not a file of tensors.
     """
-    cursor = _Cursor(content)
+    cursor = _ByteCursor(content)
     tensors = tuple(_read_tensor(cursor) for _ in range(cursor.count()))
     cursor.check_end()
     return tensors
 
 
-def _read_tensor(cursor: _Cursor) -> ProgramTensor:
+def _read_tensor(cursor: _ByteCursor) -> ProgramTensor:
     import numpy as np
 
     name = cursor.text()
@@ -89,7 +89,7 @@ def decode_records(content: bytes) -> tuple[tuple[str, ...], ...]:
     Raises:
         ValueError: it is not a file of records.
     """
-    cursor = _Cursor(content)
+    cursor = _ByteCursor(content)
     records = tuple(
         tuple(cursor.text() for _ in range(cursor.count())) for _ in range(cursor.count())
     )
@@ -108,7 +108,7 @@ def encode_records(records: Iterable[Sequence[str]]) -> bytes:
     return b"".join(parts)
 
 
-class _Cursor:
+class _ByteCursor:
     """Reads bytes in order, and never more than there are."""
 
     def __init__(self, content: bytes) -> None:

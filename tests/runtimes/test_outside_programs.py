@@ -77,7 +77,8 @@ def test_every_format_computes_the_same_in_its_program(export: Exports, programs
     names = ("c++ libtorch", "c++ aoti", "c++ onnxruntime", "c++ openvino")
     assert states(report) == dict.fromkeys(names, State.PASSED)
     assert all(len(one.versions) == 2 for one in report.judged)
-    assert all(len(one.verdict.outputs) == 8 for one in report.judged)
+    counts = {len(one.outputs) for one in report.here}
+    assert {len(one.verdict.outputs) for one in report.judged} == counts
 
 
 @needs_compiler
@@ -120,8 +121,8 @@ WRONG_OUTPUTS = {
     ),
     "stale outputs": Patch(
         file="program.hpp", old=RUN,
-        new="static std::vector<Tensor> first = model.run(reader.tensors());"
-        "Writer(line.substr(second + 1)).tensors(first);",
+        new="static std::vector<Tensor> kept = model.run(reader.tensors());"
+        "Writer(line.substr(second + 1)).tensors(kept);",
     ),
     "stale values": Patch(
         file="program.hpp", old=RUN,

@@ -81,6 +81,7 @@ def test_one_process_answers_several_feeds(program: Callable[..., ProgramCall]) 
         ({"FEED": "sys.exit(3)"}, "exit code 3"),
         ({"FEED": "print('noise', flush=True)"}, "noise"),
         ({"FEED": "answer = 'error ' + serial + ' no such size'"}, "no such size"),
+        ({"FEED": r"answer = 'error ' + serial + ' a file\x1f at frame 1'"}, "^a file$"),
         ({"FEED": "answer = 'ok 0'"}, "ok 0"),
         ({"FEED": "content = content[:-1]"}, "cannot be read"),
         ({"FEED": "content = b'garbage'"}, "cannot be read"),

@@ -62,6 +62,9 @@ int main(int argc, char **argv) {
   size_t input_count = 0, output_count = 0;
 
   api = OrtGetApiBase()->GetApi(ORT_API_VERSION);
+  if (api == NULL) { /* the header is newer than the library; it has said so */
+    return 1;
+  }
   check(api->CreateEnv(ORT_LOGGING_LEVEL_WARNING, "run", &env));
   check(api->CreateSessionOptions(&options));
   check(api->CreateSession(env, argv[1], options, &session));
