@@ -49,7 +49,7 @@ class EnvironmentRunner(RunnerBase):
         """Run the feed's arrays unchanged; return what the runtime gave.
 
         Raises:
-            RunnerError: the runtime refused it, crashed, hung, or gave no arrays.
+            RunnerError: the runtime rejected it, crashed, hung, or gave no arrays.
         """
         import numpy as np
 
@@ -137,7 +137,7 @@ def _read_array(path: Path) -> Array:
     import numpy as np
 
     with path.open("rb") as stream:
-        size = _stated_bytes(stream)
+        size = _size_in_header(stream)
         rest = path.stat().st_size - stream.tell()
         if size != rest or size > _MAX_BYTES:
             raise ValueError(f"its header states {size} bytes, and it has {rest}")
@@ -145,7 +145,7 @@ def _read_array(path: Path) -> Array:
     return array
 
 
-def _stated_bytes(stream: BinaryIO) -> int:
+def _size_in_header(stream: BinaryIO) -> int:
     from numpy.lib import format as npy
 
     version = npy.read_magic(stream)

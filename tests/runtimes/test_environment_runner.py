@@ -66,7 +66,7 @@ def test_outputs_have_names_values_and_dtypes(opened: Opened) -> None:
 
 def test_an_error_of_the_runtime_is_its_own_words_and_the_next_feed_runs(opened: Opened) -> None:
     with opened(RIGHT) as runner:
-        with pytest.raises(RunnerError, match="Unexpected input data type"):
+        with pytest.raises(RunnerError, match="INVALID_ARGUMENT"):
             runner.run({"x": FEED["x"].astype(np.float64)})
         assert runner.run(FEED)
 
@@ -116,7 +116,7 @@ def test_an_answer_of_another_form_opens_nothing(
 def test_an_output_without_its_file_is_an_error(tmp_path: Path, request_of: dict[str, Any]) -> None:
     answers = ('{"inputs": ["x"]}', '{"outputs": ["y"]}')
     runner = EnvironmentRunner(fake_interpreter(tmp_path, *answers), request_of)
-    with runner, pytest.raises(RunnerError, match="cannot be read"):
+    with runner, pytest.raises(RunnerError, match="be read"):
         runner.run(FEED)
 
 
@@ -147,5 +147,5 @@ def test_an_array_is_not_read_on_trust(
 def test_an_interpreter_that_is_not_there_is_an_error(
     tmp_path: Path, request_of: dict[str, Any]
 ) -> None:
-    with pytest.raises(RunnerError, match="cannot be started"):
+    with pytest.raises(RunnerError, match="be started"):
         EnvironmentRunner(tmp_path / "none", request_of)
