@@ -269,10 +269,8 @@ class Verdict:
     their text in one line. `channels` are the worst ones, `groups` those of INT8.
     `restricted_values` are the least and the greatest value of inputs for whose chosen range it is
     right in a part only. `by_default` is the result under the runtime's defaults, if less precise.
-    `domain` is for a file judged by itself; in a manifest, the artifact has it. `sensitivity` is
-    what the feeds and limits would have detected. `stored` are the references of a prepared step
-    that were used. `host` are versions of the driver and the library that ran an engine, with its
-    GPU: another driver or library may compute otherwise.
+    `domain` is for a file judged by itself. `sensitivity` is what feeds and limits would detect,
+    `stored` the references of a prepared step, `host` what ran an engine: driver, library, GPU.
     """
 
     artifact: str

@@ -14,6 +14,7 @@ from ..core.findings import Localisation
 from ..core.kinds import Capture, Precision
 from ..core.manifest import Manifest
 from ..core.verdict import Limits, Verdict
+from ..runtimes.installed_runtime import install_runtime
 from .compile_report import inspect_breaks
 from .debug.localise_file import DebugOptions, localise_file
 from .debug.locate_layer import DEFAULT_MEMORY
@@ -53,6 +54,7 @@ __all__ = [
     "inspect",
     "inspect_breaks",
     "inspect_checkpoint",
+    "install_runtime",
     "localise",
     "rejudge",
     "run",

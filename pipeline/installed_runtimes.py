@@ -31,11 +31,11 @@ def provide_runtimes(
     requirements = tuple(dict.fromkeys(map(parse_requirement, texts)))
     found = {one.target for one in load_manifest(folder).artifacts if not one.rejected}
     for one in requirements:
-        if not found.intersection(one.known.targets):
+        if not found.intersection(one.definition.targets):
             raise UsageError(
-                f"--in {one}: {one.package} opens {' and '.join(one.known.targets)}, "
+                f"--in {one}: {one.package} opens {' and '.join(one.definition.targets)}, "
                 f"and {folder} has {', '.join(sorted(found)) or 'no artifact'}",
-                hint=Hint("export it with ", Option("to", one.known.targets[0])),
+                hint=Hint("export it with ", Option("to", one.definition.targets[0])),
                 option="in",
                 code=ErrorCode.UNSUPPORTED,
             )

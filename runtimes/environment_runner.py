@@ -7,13 +7,11 @@ import math
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from ..converters.runner_base import RunnerBase
-from ..core.children.limits import LimitExceeded
-from ..core.children.processes import OutputLog, ProcessEnd, ProcessSpec, run_process
+from ..core.children.conversation import Conversation
+from ..core.children.processes import OutputLog, ProcessEnd
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import LOGGED, RunnerError
 from .runtime_environments import CHILD_SCRIPT
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 _ANSWER_SECONDS = 600.0  # to open a model, or to run one feed
-_END_SECONDS = 15.0  # for the process to end
 _MAX_ANSWER = 1 << 20  # bytes of a line
 _MAX_TEXT = 400  # characters of a message
 _MAX_OUTPUTS = 4096
@@ -36,9 +33,11 @@ class EnvironmentRunner(RunnerBase):
         self, interpreter: Path, request: Mapping[str, object], seconds: float = _ANSWER_SECONDS
     ) -> None:
         self._seconds = seconds
+        self._fault: RunnerError | None = None  # after which the process is not asked again
         self._folder = tempfile.TemporaryDirectory(prefix="modelc-runtime-")
         self._place, self._number = Path(self._folder.name), 0
-        self._process = _ChildConversation(interpreter, self._place)
+        command = (str(interpreter), "-I", str(CHILD_SCRIPT), str(self._place))
+        self._process = Conversation(command, log=OutputLog(echo=True))  # to the log of the step
         try:
             answer = self._ask(request)
             self.inputs = tuple(_texts(answer.get("inputs")))
@@ -50,7 +49,7 @@ class EnvironmentRunner(RunnerBase):
         """Run the feed's arrays unchanged; return what the runtime gave.
 
         Raises:
-            RunnerError: the runtime refused it, crashed, hung, or gave no arrays.
+            RunnerError: the runtime rejected it, crashed, hung, or gave no arrays.
         """
         import numpy as np
 
@@ -72,7 +71,7 @@ class EnvironmentRunner(RunnerBase):
 
     def close(self) -> None:
         """End the process, and remove its files."""
-        self._process.end()
+        self._process.close()
         self._folder.cleanup()
 
     def _ask(self, request: Mapping[str, object]) -> dict[str, Any]:
@@ -81,9 +80,11 @@ class EnvironmentRunner(RunnerBase):
         Raises:
             RunnerError: the answer is an error, or there is none.
         """
-        line = self._process.ask(request, self._seconds)
-        if isinstance(line, ProcessEnd):
-            raise self._dead(line)
+        if self._fault is not None:
+            raise self._fault
+        line = self._process.ask(json.dumps(request).encode() + b"\n", self._seconds)
+        if not isinstance(line, bytes):
+            raise self._silence(line)
         try:
             answer = json.loads(line) if len(line) <= _MAX_ANSWER else None
         except ValueError:
@@ -94,71 +95,22 @@ class EnvironmentRunner(RunnerBase):
             raise RunnerError(str(answer["error"])[:_MAX_TEXT], hint=LOGGED)
         return answer
 
-    def _dead(self, end: ProcessEnd) -> RunnerError:
-        if end.overrun is not None:
-            return RunnerError(end.overrun.text, hint=end.overrun.hint)
-        return RunnerError(f"its process ended with {end.name}", hint=LOGGED)
+    def _silence(self, reply: ProcessEnd | OSError | None) -> RunnerError:
+        """Return the error where no line came."""
+        if isinstance(reply, ProcessEnd):
+            return self._end_with(f"its process ended with {reply.name}")
+        if isinstance(reply, OSError):
+            return self._end_with(f"its process cannot be started: {reply.strerror}")
+        return self._end_with(f"no answer within {self._seconds:g} s")
 
     def _garbage(self, what: str) -> RunnerError:
-        self._process.end()
-        return RunnerError(f"its process gave {what}", hint=LOGGED)
+        return self._end_with(f"its process gave {what}")
 
-
-class _ChildConversation:
-    """A child process that answers each request with a line; a thread follows it."""
-
-    def __init__(self, interpreter: Path, folder: Path) -> None:
-        self._requests: SimpleQueue[bytes | None] = SimpleQueue()
-        self._answers: SimpleQueue[bytes | ProcessEnd] = SimpleQueue()
-        self._overrun: LimitExceeded | None = None
-        self._end: ProcessEnd | None = None
-        self._program = ProcessSpec(
-            command=(str(interpreter), "-I", str(CHILD_SCRIPT), str(folder)),
-            more=self._requests,
-            ends_input=True,
-            leads_session=True,
-            grace=1.0,
-        )
-        self._thread = Thread(target=self._follow, daemon=True, name="modelc-runtime")
-        self._thread.start()
-
-    def ask(self, request: Mapping[str, object], seconds: float) -> bytes | ProcessEnd:
-        """Return the line that answers, or how the process ended, which it does in time."""
-        if self._end is not None:
-            return self._end
-        self._requests.put(json.dumps(request).encode() + b"\n")
-        try:
-            answer = self._answers.get(timeout=seconds)
-        except Empty:
-            self._overrun = LimitExceeded(
-                text=f"no answer within {seconds:g} s", hint="run the model there by hand"
-            )
-            answer = self._answers.get(timeout=_END_SECONDS)
-        if isinstance(answer, ProcessEnd):
-            self._end = answer
-        return answer
-
-    def end(self) -> None:
-        """End the process; nothing of it is left."""
-        self._requests.put(None)
-        self._thread.join(timeout=1.0)
-        if self._thread.is_alive():
-            self._overrun = LimitExceeded(text="it did not end", hint=LOGGED)
-            self._thread.join(timeout=_END_SECONDS)
-        self._end = self._end or ProcessEnd(code=-9, overrun=self._overrun)
-
-    def _follow(self) -> None:
-        def keep(line: bytes) -> bool:
-            self._answers.put(line)
-            return False
-
-        log = OutputLog(echo=True)  # to the log of the step
-        try:
-            end = run_process(self._program, keep, log=log, watch=lambda _: self._overrun)
-        except OSError as error:
-            failed = LimitExceeded(text=f"cannot be started: {error.strerror}", hint=LOGGED)
-            end = ProcessEnd(code=127, overrun=failed)
-        self._answers.put(end)
+    def _end_with(self, text: str) -> RunnerError:
+        """End the process, and return the error that this and each later feed has."""
+        self._process.close()
+        self._fault = RunnerError(text, hint=LOGGED)
+        return self._fault
 
 
 def _texts(value: object) -> list[str]:
@@ -185,7 +137,7 @@ def _read_array(path: Path) -> Array:
     import numpy as np
 
     with path.open("rb") as stream:
-        size = _stated_bytes(stream)
+        size = _size_in_header(stream)
         rest = path.stat().st_size - stream.tell()
         if size != rest or size > _MAX_BYTES:
             raise ValueError(f"its header states {size} bytes, and it has {rest}")
@@ -193,7 +145,7 @@ def _read_array(path: Path) -> Array:
     return array
 
 
-def _stated_bytes(stream: BinaryIO) -> int:
+def _size_in_header(stream: BinaryIO) -> int:
     from numpy.lib import format as npy
 
     version = npy.read_magic(stream)

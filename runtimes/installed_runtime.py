@@ -39,7 +39,7 @@ class InstalledRuntime:
 
     def decline_reason(self, artifact: Artifact) -> str:
         """Return which formats it opens, if this is none of them."""
-        opens = self.requirement.known.targets
+        opens = self.requirement.definition.targets
         if artifact.target in opens:
             return ""
         return f"{self.requirement.package} opens {' and '.join(opens)}, not {artifact.target}"
@@ -63,7 +63,7 @@ class InstalledRuntime:
         """
         found = find_environment(self.requirement, self.cache)
         request = {
-            "open": str(path.absolute()), "runtime": self.requirement.known.module,
+            "open": str(path.absolute()), "runtime": self.requirement.definition.module,
             "format": artifact.target, "inputs": [one.name for one in signature.inputs],
             "outputs": list(signature.outputs), "threads": thread_limit(),
             **_onnx_facts(path, artifact),
@@ -72,7 +72,7 @@ class InstalledRuntime:
             return EnvironmentRunner(found.interpreter, request)
         except RunnerError as error:
             version = found.installed.get(self.requirement.package, "")
-            release = f"{self.requirement.known.module}=={version}"
+            release = f"{self.requirement.definition.module}=={version}"
             limits = explain_incompatibility(path, release) if _is_onnx(artifact) else ""
             if not limits:
                 raise

@@ -32,7 +32,7 @@ class ProgramOutput:
     lines: tuple[str, ...]
 
     @property
-    def passed(self) -> bool:
+    def is_good(self) -> bool:
         """Whether it ended well."""
         return self.end.code == 0
 
@@ -80,7 +80,7 @@ def make_environment(folder: Path, python: str) -> None:
         bare = ("--without-pip",) if not python and _has_own_pip() else ()
         command = (_find_python(python), "-I", "-m", "venv", *bare, str(folder))
     made = _run(command)
-    if not made.passed:
+    if not made.is_good:
         raise MissingError(
             f"cannot make an environment of Python {python or _own_python()}: {made.last_line}",
             hint=_python_hint(python),
@@ -111,7 +111,7 @@ def install_packages(folder: Path, requirement: RuntimeRequirement) -> None:
     else:
         quiet = ("--no-input", "--quiet", "--progress-bar", "off", "--disable-pip-version-check")
         done = _run((*_pip_of(folder), "install", *quiet, *wanted))
-    if not done.passed:
+    if not done.is_good:
         raise _install_error(requirement, done, list_releases(folder, requirement.package))
 
 
@@ -124,7 +124,7 @@ def list_releases(folder: Path, package: str) -> tuple[str, ...] | None:
         return None  # uv puts no pip into an environment, and lists no releases
     options = ("--only-binary", ":all:", "--no-input", "--disable-pip-version-check")
     found = _run((*_pip_of(folder), "index", "versions", *options, package), _QUERY_SECONDS)
-    if not found.passed:
+    if not found.is_good:
         return None
     title = "Available versions:"
     listed = next((line for line in found.lines if line.startswith(title)), title)
@@ -198,7 +198,7 @@ def _version_of(python: str) -> str:
     """Return the version of an interpreter as `3.12`; empty if it does not run."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     found = _run((python, "-I", "-c", code), _QUERY_SECONDS)
-    return found.last_line if found.passed else ""
+    return found.last_line if found.is_good else ""
 
 
 def _own_python() -> str:

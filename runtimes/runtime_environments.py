@@ -82,7 +82,7 @@ def provide_environment(
     try:
         with FileLock(f"{folder}.lock", timeout=_LOCK_SECONDS):
             found = _read_environment(folder, requirement)
-            reason = "" if found is None else _reason_to_refuse(found, requirement)
+            reason = "" if found is None else _describe_mismatch(found, requirement)
             if found is not None and not reason:
                 return found
             if reason:
@@ -172,7 +172,7 @@ def _read_environment(folder: Path, requirement: RuntimeRequirement) -> RuntimeE
     return found if found.requirement == str(requirement) else None
 
 
-def _reason_to_refuse(found: RuntimeEnvironment, requirement: RuntimeRequirement) -> str:
+def _describe_mismatch(found: RuntimeEnvironment, requirement: RuntimeRequirement) -> str:
     """Return why a cached environment is not what it is recorded as; empty if it is."""
     try:
         now = ask_versions(found.interpreter, requirement)
@@ -210,7 +210,7 @@ def ask_versions(interpreter: Path, requirement: RuntimeRequirement) -> Environm
 
     program = ProcessSpec(
         command=(str(interpreter), "-I", str(CHILD_SCRIPT), str(interpreter.parent)),
-        request=json.dumps({"versions": requirement.known.module}).encode() + b"\n",
+        request=json.dumps({"versions": requirement.definition.module}).encode() + b"\n",
         ends_input=True,
         leads_session=True,
     )

@@ -53,7 +53,7 @@ class RuntimeRequirement:
         return self.requirement + (f",python={self.python}" if self.python else "")
 
     @property
-    def known(self) -> KnownRuntime:
+    def definition(self) -> KnownRuntime:
         """The package as modelc knows it."""
         return KNOWN_RUNTIMES[self.package]
 
@@ -73,7 +73,7 @@ class RuntimeRequirement:
         from packaging.version import Version
 
         release = next(iter(SpecifierSet(self.specifier))).version.removesuffix(".*")
-        old = self.known.old_numpy
+        old = self.definition.old_numpy
         is_old = bool(old) and Version(release) < Version(old)
         return (self.requirement, "numpy<2" if is_old else "numpy")
 

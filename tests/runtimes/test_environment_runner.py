@@ -66,7 +66,7 @@ def test_outputs_have_names_values_and_dtypes(opened: Opened) -> None:
 
 def test_an_error_of_the_runtime_is_its_own_words_and_the_next_feed_runs(opened: Opened) -> None:
     with opened(RIGHT) as runner:
-        with pytest.raises(RunnerError, match="Unexpected input data type"):
+        with pytest.raises(RunnerError, match="INVALID_ARGUMENT"):
             runner.run({"x": FEED["x"].astype(np.float64)})
         assert runner.run(FEED)
 
@@ -81,8 +81,10 @@ def test_a_crash_has_the_name_of_its_signal(opened: Opened) -> None:
 
 @pytest.mark.slow
 def test_a_runtime_that_hangs_is_ended(opened: Opened) -> None:
-    with opened(HANGING, seconds=8.0) as runner, pytest.raises(RunnerError, match="8 s"):
-        runner.run(FEED)
+    with opened(HANGING, seconds=8.0) as runner:
+        for _ in range(20):  # the process is asked once
+            with pytest.raises(RunnerError, match="8 s"):
+                runner.run(FEED)
 
 
 @pytest.mark.slow
@@ -114,7 +116,7 @@ def test_an_answer_of_another_form_opens_nothing(
 def test_an_output_without_its_file_is_an_error(tmp_path: Path, request_of: dict[str, Any]) -> None:
     answers = ('{"inputs": ["x"]}', '{"outputs": ["y"]}')
     runner = EnvironmentRunner(fake_interpreter(tmp_path, *answers), request_of)
-    with runner, pytest.raises(RunnerError, match="cannot be read"):
+    with runner, pytest.raises(RunnerError, match="be read"):
         runner.run(FEED)
 
 
@@ -145,5 +147,5 @@ def test_an_array_is_not_read_on_trust(
 def test_an_interpreter_that_is_not_there_is_an_error(
     tmp_path: Path, request_of: dict[str, Any]
 ) -> None:
-    with pytest.raises(RunnerError, match="cannot be started"):
+    with pytest.raises(RunnerError, match="be started"):
         EnvironmentRunner(tmp_path / "none", request_of)
