@@ -28,7 +28,7 @@ from modelc.benchmarks.growth import write_project
 
 STEPS = ("torchscript", "pt2")
 STORE_BYTES = 80 * 2**20
-_START_WAIT = 100  # seconds
+_START_WAIT = 20  # attempts, each of up to 10 s
 Fault = Callable[["FleetBed"], bool]
 
 
@@ -96,6 +96,7 @@ def cluster_of(bed: FleetBed, count: int) -> Iterator[None]:
 
     if not isinstance(services.get_node, partial):
         services.get_node = partial(_get_node_patiently, services.get_node)
+    os.environ.setdefault("RAY_agent_register_timeout_ms", "200000")  # 15 s ends a busy raylet
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
     bed.cluster = Cluster(initialize_head=True, head_node_args=head)
     bed.nodes = []

@@ -160,10 +160,12 @@ def _report_start_errors(asked: RunArguments, given: Overrides) -> Iterator[None
 def _remove_records(out: Path, asked: RunArguments) -> None:
     """Remove the run record and the index of an earlier run; failure is only reported."""
     from ..projects.index_page import clear_index
-    from ..projects.run_record import forget_record
+    from ..projects.run_record import RUN_FILE, forget_record
 
+    names = [RUN_FILE, *([asked.shard.file] if asked.shard is not None else [])]
     try:
-        forget_record(out)
+        for name in names:
+            forget_record(out, name)
         clear_index(out, wanted=False)
     except UsageError as fault:
         if asked.ci is None:

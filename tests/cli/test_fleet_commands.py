@@ -87,6 +87,15 @@ def test_the_exit_code_of_a_merge_is_that_of_the_parts(
     )  # again: the parts are still there
 
 
+def test_a_part_that_does_not_start_leaves_no_earlier_record(place: Path) -> None:
+    part = ShardRun(index=1, count=2, project="p", models=())
+    record = RunRecord(modelc="1", exit_code=0, seconds=1.0, models=(), shard=part)
+    path = write_record(record, place / "out")
+    Path("modelc.toml").write_text("[models.one]\n")
+    assert run_cli(["run", "--shard", "1/2", "--json"]) == 2
+    assert not path.exists()
+
+
 @pytest.mark.slow
 def test_parts_meet_in_the_remote_cache(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shared = ["--remote-cache", f"file://{place}/far", "--run-id", "r"]
