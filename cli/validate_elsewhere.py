@@ -54,6 +54,7 @@ def validate_elsewhere(path: Path, context: typer.Context, given: Given) -> int:
     from .streams import set_output_folder
 
     call = read_record(CallOptions, given)
+    _check_folder(path, next(name for name in ELSEWHERE if given.get(name)))
     where: dict[str, object]
     if given.get("served"):
         function: Literal["validate_served", "validate_external"] = "validate_served"
@@ -78,6 +79,21 @@ def validate_elsewhere(path: Path, context: typer.Context, given: Given) -> int:
     else:
         show_external(report)
     return report.exit_code
+
+
+def _check_folder(path: Path, option: str) -> None:
+    """Check that the path is a folder, or does not exist.
+
+    Raises:
+        UsageError: it is a file.
+    """
+    if path.is_file():
+        raise UsageError(
+            f"--{option} judges the artifacts of a folder, and {path} is a file",
+            hint="give its output folder",
+            option=option,
+            code=ErrorCode.NO_EFFECT,
+        )
 
 
 def _read_server(given: Given) -> ServedRequest:
