@@ -12,7 +12,7 @@ from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.postprocess import CLASS_IDS, PROBABILITIES, SCORES, Postprocess, class_axis
 from ..core.preprocess import CHANNELS, Preprocess
 from ..core.signature import InputSpec
-from .image_steps import preprocess_images, scaling_constants
+from .image_steps import make_scale_constants, preprocess_images
 from .module_outputs import split_outputs
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _image_spec(spec: InputSpec, steps: Preprocess) -> InputSpec:
 def _wrap(module: torch.nn.Module, steps: EnclosedSteps) -> torch.nn.Module:
     from torch import nn
 
-    constants = {} if steps.before is None else scaling_constants(steps.before)
+    constants = {} if steps.before is None else make_scale_constants(steps.before)
 
     class Enclosed(nn.Module):
         """Calls the user's module between its pre- and postprocessing."""

@@ -30,7 +30,7 @@ FILTERS = (
 )  # nearest and box have ties that Pillow rounds either way
 
 
-def scaling_constants(steps: Preprocess) -> dict[str, torch.Tensor]:
+def make_scale_constants(steps: Preprocess) -> dict[str, torch.Tensor]:
     """Return scale, mean and std as float32 tensors, without those that change nothing."""
     import torch
 
@@ -82,8 +82,8 @@ def _resize_and_crop(pixels: torch.Tensor, steps: Preprocess) -> torch.Tensor:
     tall, wide = (torch.arange(pixels.shape[axis], device=pixels.device) for axis in (2, 3))
     height, width = tall[-1:] + 1, wide[-1:] + 1
     new_height, new_width = _new_sizes(height, width, steps.resize)
-    rows = _kept_places(new_height, steps.image_size[0], cropped=bool(steps.crop))
-    columns = _kept_places(new_width, steps.image_size[1], cropped=bool(steps.crop))
+    rows = _crop_places(new_height, steps.image_size[0], cropped=bool(steps.crop))
+    columns = _crop_places(new_width, steps.image_size[1], cropped=bool(steps.crop))
     if not steps.resize:
         return pixels.index_select(3, columns).index_select(2, rows)
     across = _filter_weights(wide, columns, width, new_width, steps.interpolation)
@@ -106,7 +106,7 @@ def _new_sizes(
     return _floor_divide(height * resize[0], short), _floor_divide(width * resize[0], short)
 
 
-def _kept_places(size: torch.Tensor, kept: int, *, cropped: bool) -> torch.Tensor:
+def _crop_places(size: torch.Tensor, kept: int, *, cropped: bool) -> torch.Tensor:
     """Return the places that a center crop keeps; half a pixel is rounded to the even place."""
     import torch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.contract import Array
-from .metadata_conventions import META, ONNX_KEYS, onnx_properties
 from .onnx_guard import all_tensors, external_path, read_graph
 from .onnx_origins import debug_sidecar_path
 from .onnx_topology import all_nodes, constant_values, load_model
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 PROTOBUF_LIMIT = 2**31 - 2**24  # bytes of weights; the rest is for the graph
 _METADATA_PREFIX = "modelc."
+_DECLARED = "meta"  # the key of the metadata's JSON
+# Keys by which other tools find the licence (ONNX's IR.md) and the class names (Ultralytics'
+# loaders: a Python dict as text).
+_LICENSE, _NAMES = "model_license", "names"
 
 
 def save_model(
@@ -66,14 +70,22 @@ def set_metadata(model: onnx_ir.Model, metadata: Mapping[str, str]) -> None:
     So are the keys of other tools, where modelc wrote them; those of a stranger's model stay.
     """
     inherited = tuple(model.metadata_props)
-    ours = ONNX_KEYS if f"{_METADATA_PREFIX}{META}" in inherited else ()
+    ours = (_LICENSE, _NAMES) if f"{_METADATA_PREFIX}{_DECLARED}" in inherited else ()
     for key in inherited:
         if key.startswith(_METADATA_PREFIX) or key in ours:
             del model.metadata_props[key]
-    model.metadata_props.update(onnx_properties(metadata))
+    model.metadata_props.update(_shared_properties(metadata))
     model.metadata_props.update(
         {f"{_METADATA_PREFIX}{key}": value for key, value in metadata.items()}
     )
+
+
+def _shared_properties(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the entries of `metadata_props` that other tools read."""
+    declared = json.loads(metadata.get(_DECLARED) or "{}")
+    names = dict(enumerate(declared.get("classes", ())))
+    found = {_LICENSE: declared.get("license", ""), _NAMES: str(names) if names else ""}
+    return {key: text for key, text in found.items() if text}
 
 
 def read_onnx_metadata(path: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ as an IR.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
@@ -34,7 +35,6 @@ from ..core.signature import Signature
 from ..core.target_extensions import OpenedByDefault, Probe
 from . import openvino_faults, openvino_precision
 from .installed_packages import package_versions
-from .metadata_conventions import openvino_labels
 from .openvino_arithmetic import keep_float_divisions, keep_wide_integers
 from .openvino_precision import compress_weights
 from .openvino_probe import OpenVinoProbe
@@ -102,7 +102,9 @@ def _write_metadata(model: openvino.Model, metadata: Mapping[str, str]) -> None:
     """Write the metadata, and the labels where OpenVINO's Model API finds them."""
     for key, value in metadata.items():
         model.set_rt_info(value, ["modelc", key])
-    if labels := openvino_labels(metadata):
+    classes = json.loads(metadata.get("meta") or "{}").get("classes", ())
+    if classes:
+        labels = " ".join("_".join(name.split()) for name in classes)
         model.set_rt_info(labels, ["model_info", "labels"])
 
 

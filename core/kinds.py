@@ -111,6 +111,10 @@ class ErrorCode(_Code):
         "factory-required", "the checkpoint has weights but no code",
         "`--model PKG.MOD:NAME`, which builds the module",
     )
+    STEPS_DIFFER = (
+        "steps-differ", "steps inside the model compute something else than what is declared",
+        "preprocess or postprocess outside of the model",
+    )
     MISFIT_WEIGHTS = (
         "misfit-weights", "the weights do not fit the module",
         "build the module as it was trained (`--model-arg`), or load the rest with `--no-strict`",

@@ -32,7 +32,7 @@ from .extra_sizes import add_size_feeds, find_extra_sizes, find_output_axes
 from .frozen_places import RepeatableCapture, find_frozen_places
 from .held_out import SAMPLES_ROLE, select_held_out, store_samples
 from .judge_case import JudgeRequest, step_candidate
-from .model_metadata import embedded_meta
+from .model_metadata import write_entry
 from .plan import Step
 from .provenance.seals import (
     CAPTURE_KEY,
@@ -329,12 +329,11 @@ def _add_quantizer_record(converted: Converted, source: Quantized) -> Converted:
 
 def make_job(work: StepWork, workplace: Path) -> Job:
     """Return the input of the step's converter."""
-    step, parent, run = work.step, work.parent, work.run
+    step, parent, run, order = work.step, work.parent, work.run, work.run.order
     references = (*run.eager.references, *select_held_out(step.wanted.precision, run.samples))
     feeds = (reference.feed for reference in references)
     # converters may rely on the values of these
     usual = (one for one in feeds if not one.beyond and one.kind not in (WIDE, NONFINITE))
-    order = run.order
     return Job(
         signature=run.eager.signature,
         precision=step.wanted.precision,
@@ -354,7 +353,7 @@ def make_job(work: StepWork, workplace: Path) -> Job:
             SIGNATURE_KEY: signature_digest(run.eager.signature),
             PRECISION_KEY: str(step.wanted.precision),
             DOMAIN_KEY: Domain(inputs=run.eager.signature.inputs).as_input(),
-            **embedded_meta(order.meta),
+            **write_entry(order.meta),
         },
         feeds=tuple(feed.arrays for feed in usual),
         keep=order.lowering.keep,
@@ -369,9 +368,8 @@ def make_job(work: StepWork, workplace: Path) -> Job:
 
 def _write_samples(work: StepWork, workplace: Path) -> tuple[tuple[str, str], ...]:
     """Store the held-out samples with the artifact, so that any host can judge it again."""
-    step = work.step
-    held_out = select_held_out(step.wanted.precision, work.run.samples)
-    if not held_out:
+    step, samples = work.step, work.run.samples
+    if not (held_out := select_held_out(step.wanted.precision, samples)):
         return ()
     name = f"{step.stem}.{step.target.NAME}.samples.npz"
     store_samples(held_out, workplace / name)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from ..calibration.sample_content import ImageReader
 from ..checkpoints.enclosed_module import EnclosedSteps, find_class_output, find_steps
-from ..checkpoints.image_steps import preprocess_images, scaling_constants
+from ..checkpoints.image_steps import make_scale_constants, preprocess_images
 from ..core.contract import Array, Feed
-from ..core.errors import CheckpointError
+from ..core.errors import CheckpointError, ErrorCode
 from ..core.postprocess import CLASS_IDS, PROBABILITIES, SCORES, Postprocess, class_axis
 from ..core.preprocess import Preprocess
 from ..core.torch_tools import to_array
@@ -70,7 +70,7 @@ def check_enclosed(eager: EagerReference, progress: Progress) -> tuple[str, ...]
 def _check_before(steps: EnclosedSteps, declared: Preprocess, eager: EagerReference) -> str:
     import torch
 
-    constants, worst, count = scaling_constants(declared), LevelError(worst=0.0, mean=0.0), 0
+    constants, worst, count = make_scale_constants(declared), LevelError(worst=0.0, mean=0.0), 0
     for name, image in _iter_images(steps.image, eager.references):
         ours = preprocess_images(torch.from_numpy(image[None].copy()), declared, constants)
         error = measure_levels(to_array(ours)[0], read_with_pillow(image, declared), declared)
@@ -80,6 +80,7 @@ def _check_before(steps: EnclosedSteps, declared: Preprocess, eager: EagerRefere
                 f"the preprocessing inside the model differs from Pillow's on {name}: by up to "
                 f"{error.worst:.3g} of 255 levels, {error.mean:.3g} on average",
                 hint="preprocess outside of the model, and report it with the declared steps",
+                code=ErrorCode.STEPS_DIFFER,
             )
         worst = max(worst, error, key=lambda one: one.worst)
         count += 1
@@ -135,12 +136,13 @@ def _check_after(declared: Postprocess, eager: EagerReference) -> str:
                 f"the postprocessing inside the model differs from numpy's on {one.feed.name}: "
                 f"{problem}",
                 hint="postprocess outside of the model, and report it with the declared steps",
+                code=ErrorCode.STEPS_DIFFER,
             )
         count += 1
     return f"postprocessing inside the model: {declared} as numpy computes it, on {count} feeds"
 
 
-def _model_scores(declared: Postprocess, eager: EagerReference, feed: Feed) -> Array:
+def _model_scores(declared: Postprocess, eager: EagerReference, arrays: Feed) -> Array:
     """Return the output of the user's module that the postprocessing reads."""
     from ..checkpoints.module_outputs import split_outputs
 
@@ -148,7 +150,7 @@ def _model_scores(declared: Postprocess, eager: EagerReference, feed: Feed) -> A
     inner = module.get_submodule("model")
     hook = inner.register_forward_hook(lambda *call: held.append(call[-1]))
     try:
-        eager.model.run(feed)
+        eager.model.run(arrays)
     finally:
         hook.remove()
     tensors: dict[str, torch.Tensor] = split_outputs(held[-1]).tensors

@@ -242,7 +242,7 @@ def encode_meta(meta: ModelMeta) -> str:
     return json.dumps(plain, separators=(",", ":"), ensure_ascii=True)
 
 
-def embedded_meta(meta: ModelMeta | None) -> dict[str, str]:
+def write_entry(meta: ModelMeta | None) -> dict[str, str]:
     """Return the entry of an artifact's metadata; none if nothing is declared."""
     text = encode_meta(meta or ModelMeta())
     return {META_KEY: text} if text else {}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from modelc.checkpoints.image_steps import preprocess_images, scaling_constants
+from modelc.checkpoints.image_steps import make_scale_constants, preprocess_images
 from modelc.core.preprocess import Preprocess
 from modelc.pipeline.enclosed_checks import measure_levels, read_with_pillow
 
@@ -22,7 +22,7 @@ def image_of(height: int, width: int, channels: int = 3) -> np.ndarray:
 
 def ours(image: np.ndarray, steps: Preprocess) -> np.ndarray:
     given = torch.from_numpy(image[None])
-    return preprocess_images(given, steps, scaling_constants(steps))[0].numpy()
+    return preprocess_images(given, steps, make_scale_constants(steps))[0].numpy()
 
 
 @pytest.mark.parametrize(

@@ -143,14 +143,14 @@ def _swapped(steps: Preprocess) -> dict[str, torch.Tensor]:
     return {**found, "mean": found["std"], "std": found["mean"]}
 
 
-FILTER, CONSTANTS = image_steps._filter_values, image_steps.scaling_constants
+FILTER, CONSTANTS = image_steps._filter_values, image_steps.make_scale_constants
 
 
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
         ("_filter_weights", _no_antialias),
-        ("_kept_places", _crop_off_by_one),
+        ("_crop_places", _crop_off_by_one),
         ("_filter_values", _bicubic),
     ],
 )
@@ -158,8 +158,9 @@ def test_a_fault_in_our_own_preprocessing_stops_the_run(
     order: Orders, source: Source, monkeypatch: pytest.MonkeyPatch, name: str, fault: object
 ) -> None:
     monkeypatch.setattr(image_steps, name, fault)
-    with pytest.raises(CheckpointError, match="differs from Pillow"):
+    with pytest.raises(CheckpointError) as caught:
         run(order("torchscript", source=source))
+    assert caught.value.code is ErrorCode.STEPS_DIFFER
 
 
 @pytest.mark.parametrize("fault", ["flip", "constants"])
@@ -169,13 +170,14 @@ def test_swapped_channels_and_constants_stop_the_run(
     from modelc.pipeline import enclosed_checks
 
     if fault == "constants":
-        monkeypatch.setattr(enclosed_checks, "scaling_constants", _swapped)
+        monkeypatch.setattr(enclosed_checks, "make_scale_constants", _swapped)
     else:
         real = image_steps.preprocess_images
         swapped = lambda image, *rest: real(image.flip(3), *rest)  # noqa: E731
         monkeypatch.setattr(enclosed_checks, "preprocess_images", swapped)
-    with pytest.raises(CheckpointError, match="differs from Pillow"):
+    with pytest.raises(CheckpointError) as caught:
         run(order("torchscript", source=source))
+    assert caught.value.code is ErrorCode.STEPS_DIFFER
 
 
 def test_top_k_in_another_order_stops_the_run(
@@ -187,8 +189,9 @@ def test_top_k_in_another_order_stops_the_run(
 
     apply = enclosed_module.apply_postprocess
     monkeypatch.setattr(enclosed_module, "apply_postprocess", backwards)
-    with pytest.raises(CheckpointError, match="differs from numpy"):
+    with pytest.raises(CheckpointError) as caught:
         run(order("torchscript", source=source))
+    assert caught.value.code is ErrorCode.STEPS_DIFFER
 
 
 def test_ties_may_be_in_any_order_and_values_may_not() -> None:

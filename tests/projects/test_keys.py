@@ -33,7 +33,7 @@ OF_RUN = {
     "sign-key",
 }  # of `modelc run` as a whole
 OF_PROJECTS = {"precision", "depends"}  # what only a project needs: several precisions, a cache
-OTHERWISE = {*Precision, "tolerance"} - {"fp32"}  # `precision` says them; a table says it
+OTHERWISE = {*Precision, "tolerance", "meta"} - {"fp32"}  # `precision` says them; a table says it
 
 
 def options(command: str) -> dict[str, Any]:

@@ -293,7 +293,8 @@ def test_a_project_without_models_is_a_fault(faults: Callable[..., list[ModelcEr
 TEXTS: dict[str, Value] = {
     "patch": ("a:b",), "custom-op": ("a::b=c:d",), "for": ("onnxruntime==1.20",), "model": "a:b",
     "model-arg": ("a=b",), "input": ("y:float32[1]",), "accept-branch": ("gate.py:3",),
-    "max-drop": "1%", "calib-select": "random", "preprocess": "imagenet", "quantizer": "nncf",
+    "max-drop": "1%", "postprocess": "argmax", "calib-select": "random",
+    "preprocess": "imagenet", "quantizer": "nncf",
     "capture": "trace", "profile": ("x=1x3:2x3:3x3",), "workspace": "4G", "timing-cache": "off",
     "precision": ("int8",), "compute-capabilities": ("8.9",),
 }  # fmt: skip
