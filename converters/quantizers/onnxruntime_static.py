@@ -70,7 +70,7 @@ def quantize(job: QuantizeJob) -> Quantized:
     place = create_workspace(job, opset=_OPSET)
     plan = _QuantizationPlan(job, place)
     samples = calibration_samples(job, plan.inputs)
-    ranges = _shared_ranges(plan, place, method, samples)
+    ranges = _recall_ranges(plan, place, method, samples)
     lost = plan.around(infinite_ranges(ranges))
     made = _write_qdq(job, place, plan.placement(lost), ranges)
     activations = observe_activations(place, made, samples)
@@ -145,7 +145,7 @@ class _QuantizationPlan:
         }
 
 
-def _shared_ranges(
+def _recall_ranges(
     plan: _QuantizationPlan, place: QuantizerWorkspace, method: str, samples: CalibrationSamples
 ) -> TensorsData:
     """Return the range of each candidate, collected once for all consumers of the run.

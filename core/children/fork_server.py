@@ -48,7 +48,7 @@ _LOG_TAIL = 1 << 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class ProcessSurroundings:
     """What a process passes on to the children that it starts."""
 
     environment: Mapping[str, str]
@@ -60,7 +60,7 @@ class Surroundings:
     priority: int
 
     @classmethod
-    def of_this_process(cls, environment: Mapping[str, str]) -> Surroundings:
+    def of_this_process(cls, environment: Mapping[str, str]) -> ProcessSurroundings:
         """Read them, for a child with this environment."""
         import resource
 
@@ -133,9 +133,11 @@ class ForkServer:
                 return running.fork(environment[CHILD_MARK], grace)
         return None
 
-    def _find_running(self, environment: Mapping[str, str]) -> tuple[_RunningServer, Surroundings]:
+    def _find_running(
+        self, environment: Mapping[str, str]
+    ) -> tuple[_RunningServer, ProcessSurroundings]:
         """Return the server, started if it does not run, and the surroundings of a child."""
-        now = Surroundings.of_this_process(environment)
+        now = ProcessSurroundings.of_this_process(environment)
         if self._running is None:
             request = _LoadRequest(modules=self._modules, threads=self.threads, stop=self._stop)
             self._running = _RunningServer.start(request, now)
@@ -161,7 +163,7 @@ class _LoadRequest:
     threads: int | None
     stop: Callable[[], bool]
 
-    def encode(self, surroundings: Surroundings) -> bytes:
+    def encode(self, surroundings: ProcessSurroundings) -> bytes:
         """Return it as the server reads it."""
         content = {
             "modules": self.modules,
@@ -178,11 +180,11 @@ class _RunningServer:
 
     tree: ProcessTree
     control: socket.socket
-    surroundings: Surroundings
+    surroundings: ProcessSurroundings
     log: IO[bytes]
 
     @classmethod
-    def start(cls, request: _LoadRequest, surroundings: Surroundings) -> _RunningServer:
+    def start(cls, request: _LoadRequest, surroundings: ProcessSurroundings) -> _RunningServer:
         """Start it and wait until the modules are loaded.
 
         Raises:

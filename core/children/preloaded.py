@@ -83,19 +83,24 @@ def check_preloaded() -> None:
     if not _call_start:
         return
     first = _call_start[0]
-    for check in (_changed_variable, _changed_import, _changed_function, _changed_default):
+    for check in (
+        _find_variable_change,
+        _find_import_change,
+        _find_function_change,
+        _find_default_change,
+    ):
         if reason := check(first):
             raise NewProcessNeededError(reason)
 
 
-def _changed_variable(first: _CallStart) -> str:
+def _find_variable_change(first: _CallStart) -> str:
     now = dict(os.environ)
     names = {*now, *first.environment} - first.preloaded.exempt
     changed = sorted(name for name in names if now.get(name) != first.environment.get(name))
     return f"the variable {changed[0]} was changed" if changed else ""
 
 
-def _changed_import(first: _CallStart) -> str:
+def _find_import_change(first: _CallStart) -> str:
     now: Mapping[str, object] = sys.modules
     for name, module in first.modules.items():
         if name not in now or now[name] is not module:
@@ -125,7 +130,7 @@ def _members(owner: object) -> list[tuple[str, object]]:
         return []
 
 
-def _changed_function(first: _CallStart) -> str:
+def _find_function_change(first: _CallStart) -> str:
     now = dict(_find_functions(first.modules))
     for owner, members in first.preloaded.functions.items():
         after = now.get(owner, {})
@@ -143,6 +148,6 @@ def _defaults_of_torch() -> tuple[object, ...]:
     return torch.get_default_dtype(), torch.get_default_device()
 
 
-def _changed_default(first: _CallStart) -> str:
+def _find_default_change(first: _CallStart) -> str:
     changed = first.defaults != _defaults_of_torch()
     return "the default dtype or device of torch was changed" if changed else ""

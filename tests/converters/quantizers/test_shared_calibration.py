@@ -65,11 +65,11 @@ def test_onnx_runtime_calibrates_once_for_all_targets(
         for job in jobs(floats, tmp_path / "shared", CONSUMERS)
     ]
     assert len(calibrations) == 1
-    alone = [
-        onnxruntime_static.quantize(floats.job(tmp_path / one, one)).path.read_bytes()
-        for one in CONSUMERS
-        if (tmp_path / one).mkdir() is None
-    ]
+    alone = []
+    for one in CONSUMERS:
+        (tmp_path / one).mkdir()
+        job = floats.job(tmp_path / one, one)
+        alone.append(onnxruntime_static.quantize(job).path.read_bytes())
     assert (made, len(calibrations)) == (alone, 4)
 
 
