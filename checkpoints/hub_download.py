@@ -50,7 +50,7 @@ class HubListing:
 
 @dataclass(frozen=True, kw_only=True)
 class HubFetch:
-    """A checkpoint to fetch; `tell` receives its size and the progress.
+    """A checkpoint to fetch, with a listener for its size and the progress.
 
     `allow_pickle` also takes files that may be pickles or programs.
     """

@@ -138,6 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path).path.strip("/").split("/")
         if hub.faults.status:
             self._answer(hub.faults.status, b"")
+        elif parts[:2] == ["api", "models"] and "tree" in parts[4:5]:
+            self._list("/".join(parts[2:4]), parts[5])
         elif parts[:2] == ["api", "models"]:
             self._describe("/".join(parts[2:4]), "/".join(parts[5:]))
         elif parts[0] == "store":
@@ -175,6 +177,20 @@ class _Handler(BaseHTTPRequestHandler):
         }  # fmt: skip
         body = faults.garbage or json.dumps(document).encode()
         self._answer(200, body, {"Content-Type": "application/json"})
+
+    def _list(self, name: str, revision: str) -> None:
+        """Answer as `hf download` asks."""
+        found = self._find(name, revision)
+        if found is not None:
+            files = [_describe_file(*one) for one in found[0].commits[found[1]].items()]
+            listed = [
+                {**one, "type": "file", "path": one["rfilename"], "oid": one["blobId"]}
+                for one in files
+            ]
+            for one in listed:
+                if isinstance(large := one.get("lfs"), dict):
+                    one["lfs"] = {**large, "oid": large["sha256"]}
+            self._answer(200, json.dumps(listed).encode(), {"Content-Type": "application/json"})
 
     def _resolve(self, name: str, revision: str, file: str) -> None:
         found = self._find(name, revision)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -296,6 +298,22 @@ def test_offline_a_revision_that_is_not_cached_names_the_command(
     error = refused(f"hf://{NAME}@{revision}")
     assert error.code is ErrorCode.HUB_UNREACHABLE
     assert f"hf download {NAME} --revision {revision}" in error.hint
+
+
+def test_what_the_command_of_the_hint_downloads_is_found_offline(
+    hub: HubServer, model: HubModel, cache: Path
+) -> None:
+    commit = model.refs["main"]
+    hf = Path(sys.executable).with_name("hf")
+    environment = {**os.environ, "HF_HUB_DISABLE_UPDATE_CHECK": "1"}
+    subprocess.run(
+        [hf, "download", NAME, "--revision", commit],
+        env=environment, check=True, capture_output=True,
+    )  # fmt: skip
+    hub.requests.clear()
+    origin, place = fetch(f"hf://{NAME}@{commit}", cached_first=True)
+    assert (origin.commit, place.is_relative_to(cache)) == (commit, True)
+    assert not hub.requests
 
 
 @pytest.mark.usefixtures("model")
