@@ -100,13 +100,8 @@ def test_both_refuse(text: str, tmp_path: Path) -> None:
 def test_every_key_is_described_in_its_place() -> None:
     top = SCHEMA["properties"]
     model = top["models"]["additionalProperties"]["properties"]
-<<<<<<< HEAD
     assert {*RUN_KEYS, "defaults", "models", "tolerance", "ensembles"} == set(top)
-    assert set(model) == {*MODEL_KEYS, "gates", "tolerance"}
-=======
-    assert {*RUN_KEYS, "defaults", "models", "tolerance"} == set(top)
     assert set(model) == {*MODEL_KEYS, "gates", "tolerance", "meta"}
->>>>>>> meta
     assert set(top["defaults"]["properties"]) == set(model) - {"checkpoint"}
     assert set(model["gates"]["properties"]) == set(GATE_KEYS)
     assert set(top["tolerance"]["properties"]) == set(LIMIT_KEYS)
