@@ -125,7 +125,7 @@ def _make_request(paths: list[Path], choice: PackChoice, call: CallOptions) -> P
         folders=tuple(folders),
         repository=choice.repository,
         kind=kind,
-        choice=ArtifactChoice(only=choice.artifact, allow=choice.allow),
+        choice=ArtifactChoice(only=call.artifact, allow=choice.allow),
         options=ServingOptions(
             gpu=choice.gpu or None, instances=choice.instances, keep=choice.keep,
             storage_uri=choice.storage_uri or "",

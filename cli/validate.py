@@ -58,6 +58,7 @@ def validate(
     if any(map(given.get, ELSEWHERE)):
         raise typer.Exit(validate_elsewhere(path, context, given))
     refuse(given, SERVED_ONLY, "without --served", "name the server: --served URL")
+    refuse(given, ["artifact"], "without --served, --in or --outside", "remove it")
     trusts_code = bool(given.get("trust") or given.get("trust-engine"))
     source = _read_eager_side(given, trust=trusts_code)
     measuring = make_measuring(given, calibrates=False)

@@ -35,7 +35,7 @@ SERVED_ONLY = tuple(one.name for one in specs_of(ServedChoice))
 _COMMON_OPTIONS = {
     "checkpoint", "samples", "allow-pickle", "trust", "trust-engine", "feeds", "seed", "atol",
     "rtol", "min-sqnr", "tolerance", "sign-key", "json", "quiet", "debug", "isolate", "timeout",
-    "memory",
+    "memory", "artifact",
 }  # fmt: skip
 
 
@@ -104,11 +104,28 @@ def _read_server(given: Given) -> ServedRequest:
     choice = read_record(ServedChoice, given)
     served = ServedRequest(
         url=choice.served or "", model=read_record(SourceOptions, given).model,
-        version=choice.model_version, artifact=choice.artifact, headers=choice.header,
+        version=choice.model_version, artifact=_only_artifact(given), headers=choice.header,
         timeout=choice.request_timeout,
     )  # fmt: skip
-    _ = served.address  # a wrong one is refused before anything is started
+    _ = served.address  # raises before anything is started
     return served
+
+
+def _only_artifact(given: Given) -> str | None:
+    """Return the artifact that `--artifact` names, if it does.
+
+    Raises:
+        UsageError: it names several, of which a server's model can be one only.
+    """
+    names = read_record(CallOptions, given).artifact
+    if len(names) > 1:
+        raise UsageError(
+            f"--served compares a model with one artifact, not with {' and '.join(names)}",
+            hint=f"give one of them: --artifact {names[0]}",
+            option="artifact",
+            code=ErrorCode.INVALID_VALUE,
+        )
+    return names[0] if names else None
 
 
 def _choose_runtimes(path: Path, given: Given, *, quiet: bool) -> dict[str, object]:
@@ -127,7 +144,8 @@ def _choose_runtimes(path: Path, given: Given, *, quiet: bool) -> dict[str, obje
     if files.runtimes:
         with Screen(quiet=quiet) as screen:
             runtimes += provide_runtimes(path, files.runtimes, environments_cache(), screen)
-    return {"runtimes": tuple(runtimes), "drift": bool(files.runtimes)}
+    chosen = read_record(CallOptions, given).artifact
+    return {"runtimes": tuple(runtimes), "artifacts": chosen, "drift": bool(files.runtimes)}
 
 
 def keep_folder_signature(

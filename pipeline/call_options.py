@@ -74,10 +74,6 @@ class ServedChoice:
         "Judge an artifact as a server with the V2 inference protocol serves it: http://HOST:PORT "
         "or grpc://HOST:PORT, or https, grpcs. --model names the model there.",
         Panel.VALIDATION, commands=On.VALIDATE, key=False, metavar="URL")
-    artifact: str | None = option(
-        None, "artifact",
-        "Artifact that the server serves; default: as its configuration or format says.",
-        Panel.VALIDATION, commands=On.VALIDATE, key=False, metavar="NAME")
     model_version: str = option(
         "", "model-version", "Version of the model on the server; default: the newest.",
         Panel.VALIDATION, commands=On.VALIDATE, key=False, metavar="VERSION")
@@ -161,9 +157,6 @@ class PackChoice:
     check: bool = switch(
         "check", "Compare an existing repository with its model files, and change nothing.",
         Panel.VALIDATION, commands=On.PACK, key=False)
-    artifact: tuple[str, ...] = option(
-        (), "artifact", "Pack these artifacts alone, as onnx or 'onnx*'. Repeatable.", Panel.INPUT,
-        commands=On.PACK, key=False, many=True, metavar="NAME")
     allow: tuple[str, ...] = option(
         (), "allow", "Pack this artifact although it has not passed. Repeatable.", Panel.INPUT,
         commands=On.PACK, key=False, many=True, metavar="NAME")
@@ -188,6 +181,9 @@ class PackChoice:
 class CallOptions:
     """How one call works and what it shows; of these, only the cache is a setting of a model."""
 
+    artifact: tuple[str, ...] = option(
+        (), "artifact", "Use these artifacts alone, as onnx or 'onnx*'. Repeatable.", Panel.INPUT,
+        commands=On.PACK | On.VALIDATE, key=False, many=True, metavar="NAME")
     out: Path = option(
         Path("out"), "out", "Output folder.", Panel.OUTPUT, commands=On.MAKING | On.BENCHMARK,
         key=False, kind=_P,

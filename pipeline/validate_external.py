@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ..converters.runner_base import JudgedOnly
@@ -60,7 +61,7 @@ def validate_external(  # noqa: PLR0913 - the options of `modelc validate FOLDER
         folder: an output folder.
         runtimes: what runs the artifacts; of a family, its member for each artifact.
         on_event: receives progress events.
-        artifacts: names of those to judge; empty for all that passed.
+        artifacts: names or patterns of those to judge; empty for all that passed.
         moved: the current places of checkpoint and samples.
         judging: feeds, seed and tolerances; as recorded where not set.
         settings: options of the artifacts' formats, such as consent.
@@ -117,10 +118,10 @@ def _choose_artifacts(manifest: Manifest, names: Sequence[str]) -> tuple[Artifac
     """
     known = {artifact.name: artifact for artifact in manifest.artifacts}
     for name in names:
-        if name not in known:
+        if not any(fnmatchcase(one, name) for one in known):
             raise unknown_name_error("artifact", name, list(known) or ["(none)"])
     if names:
-        return tuple(known[name] for name in names)
+        return tuple(a for one, a in known.items() if any(fnmatchcase(one, n) for n in names))
     verdicts = {name: manifest.verdict_of(name) for name in known}
     passed = tuple(a for a in known.values() if (v := verdicts[a.name]) is not None and v.passed)
     if not passed:

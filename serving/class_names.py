@@ -16,14 +16,16 @@ from .repository_records import ServedTensor
 def find_class_names(folder: Path, manifest: Manifest, artifact: Artifact) -> tuple[str, ...]:
     """Return the names of the classes, in the order of the outputs; empty if they are unknown.
 
-    They are those of `classes.txt` in the folder of labelled or calibration samples. This is the
-    one place that knows where class names come from.
+    They are those of the metadata, else those of `classes.txt` in the folder of labelled or
+    calibration samples.
 
     Args:
         folder: the output folder.
         manifest: its manifest.
         artifact: the artifact to serve.
     """
+    if manifest.meta.classes:
+        return manifest.meta.classes
     sources = [
         "" if artifact.accuracy is None else artifact.accuracy.data,
         "" if artifact.calibration is None else artifact.calibration.source,

@@ -58,7 +58,7 @@ class RemoteFiles:
             try:
                 self._files.pipe_file(self._path(name), data, mode="create")
             except Exception:
-                found = self.read(name)  # what a refused condition raises differs
+                found = self.read(name)  # what an unmet condition raises differs
                 if found is None:
                     raise
                 return found == data
