@@ -8,14 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import pytest
 
-from modelc.core.errors import MissingError, RunnerError
+from modelc.core.children.limits import ProcessLimits
+from modelc.core.errors import MissingError, ModelcError, RunnerError
 from modelc.core.external_runtime import ExternalReport
 from modelc.core.installation import CheckState
 from modelc.core.kinds import Capture, Precision
 from modelc.core.records import Artifact
 from modelc.core.verdict import State
+from modelc.pipeline.isolation.supervisor import call_isolated
+from modelc.pipeline.isolation.worker import ApiCall
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_external import validate_external
@@ -267,3 +271,26 @@ def test_a_program_that_does_not_compile_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunnerError):
         build_program(tiny_recipe(), tmp_path / "cache", tmp_path)
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault", ["sleep(600);", "static std::vector<char> held(size_t{4} << 30, 1);"]
+)
+def test_limits_of_the_step_count_the_program(export: Exports, tmp_path: Path, fault: str) -> None:
+    folder = export("pair", "onnx")
+    sources = patched(
+        Patch(file="program.hpp", old=RUN, new=f"{fault} {RUN}"), tmp_path / "sources"
+    )
+    faulty = ProgramRuntime(program="onnx", cache=tmp_path / "cache", sources=sources)
+    program = build_program(RECIPES["onnx"], tmp_path / "cache" / "programs", sources)
+    call = ApiCall(
+        function="validate_external", arguments={"folder": folder, "runtimes": (faulty,)}
+    )
+
+    with pytest.raises(ModelcError):
+        call_isolated(call, bounds=ProcessLimits(timeout=30.0, memory=3 << 29))
+
+    running = [one.info["exe"] for one in psutil.process_iter(["exe"])]
+    assert str(program) not in running
