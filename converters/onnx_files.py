@@ -74,13 +74,13 @@ def set_metadata(model: onnx_ir.Model, metadata: Mapping[str, str]) -> None:
     for key in inherited:
         if key.startswith(_METADATA_PREFIX) or key in ours:
             del model.metadata_props[key]
-    model.metadata_props.update(_shared_properties(metadata))
+    model.metadata_props.update(_properties_of_others(metadata))
     model.metadata_props.update(
         {f"{_METADATA_PREFIX}{key}": value for key, value in metadata.items()}
     )
 
 
-def _shared_properties(metadata: Mapping[str, str]) -> dict[str, str]:
+def _properties_of_others(metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the entries of `metadata_props` that other tools read."""
     declared = json.loads(metadata.get(_DECLARED) or "{}")
     names = dict(enumerate(declared.get("classes", ())))

@@ -1,10 +1,12 @@
-"""Images as the user's samples, for a model that takes images of 8 bits and preprocesses them."""
+"""Images for a model that preprocesses them itself: what it can do, and images as samples."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ..calibration.sample_content import IMAGE_SUFFIXES, ImageReader, SampleError
+from ..checkpoints.image_steps import FILTERS
 from ..core.contract import Array, Feed
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.preprocess import Preprocess
@@ -17,6 +19,39 @@ def raw_images(included: str) -> Preprocess:
     """Return what is left to do with an image whose preprocessing a model includes: nothing."""
     steps = Preprocess.parse(included)
     return Preprocess(layout="NHWC", channels="gray" if steps.channels == "gray" else "rgb")
+
+
+def check_includable(steps: Preprocess) -> None:
+    """Check that preprocessing can be computed inside a model.
+
+    Raises:
+        UsageError: its filter cannot, or the size of the result follows that of the image.
+    """
+    if steps.resize and steps.interpolation not in FILTERS:
+        raise _include_fault(
+            f"{steps.interpolation} is not computed inside a model",
+            f"preprocess={replace(steps, interpolation='bilinear')}",
+        )
+    if steps.resize and not steps.image_size:
+        raise _include_fault(
+            f"resize={steps.resize[0]} alone gives images of many sizes",
+            f"preprocess={replace(steps, crop=(steps.resize[0], steps.resize[0]))}",
+        )
+    kept = steps.resize if len(steps.resize) > 1 else steps.resize * len(steps.crop)
+    if steps.crop and kept and any(c > r for c, r in zip(steps.crop, kept, strict=True)):
+        raise _include_fault(
+            "the crop is larger than the resized image",
+            f"preprocess={replace(steps, resize=(max(steps.crop),))}",
+        )
+
+
+def _include_fault(problem: str, example: str) -> UsageError:
+    return UsageError(
+        f"--include-preprocess: {problem}",
+        hint=Hint("give ", Option("meta", example)),
+        option="include-preprocess",
+        code=ErrorCode.UNSUPPORTED,
+    )
 
 
 def list_images(path: Path) -> tuple[Path, ...]:

@@ -16,9 +16,8 @@ from ..core.preprocess import Preprocess
 from ..core.target_extensions import RestLowered
 from ..core.verdict import Limits
 from .call_options import CallOptions
-from .image_samples import raw_images
+from .image_samples import check_includable, raw_images
 from .limit_text import DEFAULT_METRIC, Measuring, parse_drop
-from .meta_checks import check_includable
 from .model_metadata import join_preprocess, merge_meta
 from .option_spec import Given, field_values, read_record, specs_of
 from .option_table import (

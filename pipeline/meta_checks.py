@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..calibration.sample_formats import settle_preprocess
-from ..checkpoints.image_steps import FILTERS
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.manifest import Manifest
 from ..core.model_meta import ModelMeta
@@ -53,39 +52,6 @@ def _separate_included(meta: ModelMeta, checkpoint: Checkpoint) -> ModelMeta:
         meta,
         included_preprocess=Preprocess.parse(checkpoint.preprocess),
         preprocess=raw_images(checkpoint.preprocess),
-    )
-
-
-def check_includable(steps: Preprocess) -> None:
-    """Check that preprocessing can be computed inside a model.
-
-    Raises:
-        UsageError: its filter cannot, or the size of the result follows that of the image.
-    """
-    if steps.resize and steps.interpolation not in FILTERS:
-        raise _include_fault(
-            f"{steps.interpolation} is not computed inside a model",
-            f"preprocess={replace(steps, interpolation='bilinear')}",
-        )
-    if steps.resize and not steps.image_size:
-        raise _include_fault(
-            f"resize={steps.resize[0]} alone gives images of many sizes",
-            f"preprocess={replace(steps, crop=(steps.resize[0], steps.resize[0]))}",
-        )
-    kept = steps.resize if len(steps.resize) > 1 else steps.resize * len(steps.crop)
-    if steps.crop and kept and any(c > r for c, r in zip(steps.crop, kept, strict=True)):
-        raise _include_fault(
-            "the crop is larger than the resized image",
-            f"preprocess={replace(steps, resize=(max(steps.crop),))}",
-        )
-
-
-def _include_fault(problem: str, example: str) -> UsageError:
-    return UsageError(
-        f"--include-preprocess: {problem}",
-        hint=Hint("give ", Option("meta", example)),
-        option="include-preprocess",
-        code=ErrorCode.UNSUPPORTED,
     )
 
 

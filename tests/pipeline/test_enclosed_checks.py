@@ -126,7 +126,9 @@ def _no_antialias(*args: Any) -> torch.Tensor:
     given, places, size, new_size, _ = args
     distance = (2 * given + 1)[None, :] * new_size - (2 * places + 1)[:, None] * size
     weights = (1 - distance.abs() / (2 * new_size)).clamp(min=0).to(torch.float32)
-    return weights / weights.sum(dim=1, keepdim=True)
+    total: torch.Tensor = weights.sum(dim=1, keepdim=True)
+    found: torch.Tensor = weights / total
+    return found
 
 
 def _crop_off_by_one(size: torch.Tensor, kept: int, *, cropped: bool) -> torch.Tensor:
