@@ -13,7 +13,8 @@ from ..projects.setting_layers import Overrides
 
 if TYPE_CHECKING:
     from ..pipeline.cache.reuse import ReuseSources
-    from ..projects.run_models import Executor, ProjectLimits, TellOf
+    from ..projects.ready_models import TellOf
+    from ..projects.run_models import Executor, ProjectLimits
 
 
 @dataclass(frozen=True, kw_only=True)

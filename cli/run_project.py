@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..pipeline.cache.remote_files import RemoteFiles
     from ..pipeline.cache.reuse import ReuseSources
     from ..pipeline.provenance.signing import PrivateKey
-    from ..projects.run_models import TellOf
+    from ..projects.ready_models import TellOf
     from ..projects.run_record import RunRecord
 
 

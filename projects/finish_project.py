@@ -20,7 +20,7 @@ from .project_faults import Faults, read_gates
 from .project_reader import read_project_leniently
 from .project_records import Gate, ModelOutcome, find_breaches, find_doubts
 from .project_results import ProjectResults
-from .run_models import report_bug
+from .ready_models import report_bug
 from .run_record import RunRecord, make_model_run, with_regression
 from .setting_layers import Overrides, resolve_settings_leniently
 

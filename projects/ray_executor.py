@@ -34,15 +34,8 @@ from .project_faults import place_error
 from .project_inputs import ProjectInputs
 from .project_records import ModelOutcome, Settings
 from .ray_cluster import ClusterOptions, connect
-from .run_models import (
-    ProjectLimits,
-    ReadyModel,
-    StepCount,
-    TellOf,
-    end_with_error,
-    may_continue,
-    report_bug,
-)
+from .ready_models import ReadyModel, StepCount, TellOf, end_with_error, report_bug
+from .run_models import ProjectLimits, may_continue
 from .setting_layers import Overrides
 
 _POLL = 0.5  # seconds between looks at the tasks

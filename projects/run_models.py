@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import time
-import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event as Flag
-from threading import Lock
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from ..core.children.limits import ProcessLimits
 from ..core.children.messages import ChildBugError
-from ..core.errors import ModelcError, RunnerError
-from ..core.events import Advanced, Entered, Event, Noted, Started, Tell, ignore_events
-from ..pipeline.cache.reuse import ReuseResult, ReuseSources, reuse_results
-from ..pipeline.cache.step_keys import step_keys
-from ..pipeline.hub_source import locate_source
+from ..core.errors import ModelcError
+from ..core.events import Entered, Event, Noted, Tell, ignore_events
+from ..pipeline.cache.reuse import ReuseSources
 from ..pipeline.manifest_file import read_manifest
-from ..pipeline.order import ResumeState
 from ..pipeline.output_folder import LOGS_FOLDER
-from ..pipeline.recorded_run import check_source
 from .project_faults import place_error
-from .project_records import ModelOrder, ModelOutcome, find_breaches, find_doubts
+from .project_records import ModelOrder, ModelOutcome
+from .ready_models import (
+    ReadyModel,
+    StepCount,
+    TellOf,
+    end_unchanged,
+    end_unstarted,
+    end_with_error,
+    report_bug,
+    reuse_steps,
+)
 
 if TYPE_CHECKING:
     from ..core.children.fork_server import ForkServer
-    from ..core.manifest import Manifest
 from ..core.process import count_cores, relax_gc
 
-TellOf: TypeAlias = Callable[[str], Tell]
 _CLAIM_PAUSE = 1.0  # seconds until a model that another run builds is tried again
 _BASE_MEMORY = 1 << 30  # bytes: torch, a converter and a runtime
 _MEMORY_FACTOR = 5  # the weights: model, capture, artifact and its parent
@@ -52,38 +54,6 @@ class ProjectLimits:
     keep_going: bool = False
     threads: int | None = None  # of each model; None is a share of the cores
     preloads: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadyModel:
-    """A model whose done steps were reused, in `seconds`; the other steps are to be run."""
-
-    model: ModelOrder
-    taken: ReuseResult
-    seconds: float
-
-    @property
-    def steps_left(self) -> tuple[str, ...]:
-        """The names of the steps that are not done."""
-        done = self.taken.resume.done
-        return tuple(step.name for step in self.model.plan if step.name not in done)
-
-    def make_outcome(self, manifest: Manifest, since: float) -> ModelOutcome:
-        """Make the outcome with the final manifest; `since` is when the model itself started."""
-        keyed = {one.step for one in manifest.artifacts if one.key}
-        keyed |= {one.step for one in manifest.failures if one.key}
-        kept = self.taken.resume.done & keyed  # without steps whose inputs changed
-        restored = tuple(name for name in self.taken.restored if name in kept)
-        return ModelOutcome(
-            name=self.model.name,
-            folder=str(self.model.order.out),
-            manifest=manifest,
-            breaches=find_breaches(self.model.gates, self.model.artifact_names, manifest),
-            doubts=find_doubts(self.model.gates, self.model.artifact_names, manifest),
-            kept=tuple(sorted(kept.difference(restored))),
-            restored=restored,
-            seconds=_seconds_since(since),
-        )
 
 
 def run_models(
@@ -132,133 +102,19 @@ def run_models_on(
     ready: list[ReadyModel] = []
     with relax_gc():
         for model in models:
-            one = _reuse_steps(model, executor.tell_of(model.name), executor.caching)
+            one = reuse_steps(model, executor.tell_of(model.name), executor.caching)
             if isinstance(one, ReadyModel) and one.steps_left:
                 ready.append(one)
             else:
-                found[model.name] = one if isinstance(one, ModelOutcome) else _end_unchanged(one)
+                found[model.name] = one if isinstance(one, ModelOutcome) else end_unchanged(one)
     if may_continue(found.values(), executor.limits):
         found |= executor.execute(ready, StepCount(ready, on_event))
-    return tuple(found.get(model.name) or _end_unstarted(model) for model in models)
+    return tuple(found.get(model.name) or end_unstarted(model) for model in models)
 
 
 def may_continue(ended: Iterable[ModelOutcome], limits: ProjectLimits) -> bool:
     """Whether to start another model after these."""
     return limits.keep_going or not any(one.exit_code for one in ended)
-
-
-def _reuse_steps(
-    model: ModelOrder, tell: Tell, caching: ReuseSources | None
-) -> ReadyModel | ModelOutcome:
-    """Reuse the done steps of a model; return its outcome if they cannot be read."""
-    since = time.perf_counter()
-    try:
-        model = _locate(model, tell)
-    except ModelcError as error:
-        return end_with_error(model, place_error(error, model.places), since)
-    if caching is None:
-        nothing = ReuseResult(manifest=None, resume=ResumeState())
-        return ReadyModel(model=model, taken=nothing, seconds=_seconds_since(since))
-    try:
-        with caching.digests.note_reads() as inputs:
-            keys = step_keys(model.order, model.plan, root=caching.root, digests=caching.digests)
-        taken = reuse_results(model.order, model.plan, keys, caching)
-        resume = replace(taken.resume, inputs=inputs)
-    except ModelcError as error:
-        return end_with_error(model, place_error(error, model.places), since)
-    if taken.restored:
-        tell(Noted(text=f"{', '.join(taken.restored)}: reused from the cache"))
-    if taken.again:
-        tell(Noted(text=taken.again))
-    return ReadyModel(
-        model=model, taken=replace(taken, resume=resume), seconds=_seconds_since(since)
-    )
-
-
-def _locate(model: ModelOrder, tell: Tell) -> ModelOrder:
-    """Return the model with its checkpoint on this disk, which may be opened.
-
-    Raises:
-        ModelcError: the hub does not have it or cannot be reached, or it may not be opened.
-    """
-    source = locate_source(model.order.source, tell)
-    if source == model.order.source:
-        return model
-    check_source(source)
-    return replace(model, order=replace(model.order, source=source))
-
-
-def _seconds_since(moment: float) -> float:
-    return round(time.perf_counter() - moment, 3)
-
-
-def _end_unchanged(ready: ReadyModel) -> ModelOutcome:
-    manifest = ready.taken.manifest
-    if manifest is None and ready.taken.resume.failures:
-        one = ready.taken.resume.failures[0]
-        error = RunnerError(f"{one.step}: {one.message}", hint=one.hint)
-        return end_with_error(ready.model, error, time.perf_counter() - ready.seconds)
-    if manifest is None:
-        raise RuntimeError(f"{ready.model.name}: no step is left, but there is no manifest")
-    return ready.make_outcome(manifest, time.perf_counter() - ready.seconds)
-
-
-def end_with_error(model: ModelOrder, error: ModelcError, since: float) -> ModelOutcome:
-    """Make the outcome of a model that an error stopped; `since` is when it started."""
-    return ModelOutcome(
-        name=model.name,
-        folder=str(model.order.out),
-        error=error,
-        seconds=_seconds_since(since),
-    )
-
-
-def _end_unstarted(model: ModelOrder) -> ModelOutcome:
-    return ModelOutcome(name=model.name, folder=str(model.order.out), started=False)
-
-
-ALL_STEPS = "all artifacts"  # the title of the run as a whole
-
-
-class StepCount:
-    """Counts the executed steps of all models, and reports them as the progress of the run."""
-
-    def __init__(self, ready: Sequence[ReadyModel], tell: Tell) -> None:
-        self._left = {one.model.name: frozenset(one.steps_left) for one in ready}
-        self._total = sum(map(len, self._left.values()))
-        self._entered: dict[str, str] = {}  # the running step by model
-        self._done: set[tuple[str, str]] = set()
-        self._tell = tell
-        self._lock = Lock()
-        if self._total > 1:
-            tell(Started(step=ALL_STEPS))
-
-    def of(self, model: str, tell: Tell) -> Tell:
-        """Return a listener for a model that counts its steps; a step ends where another starts."""
-
-        def count(event: Event) -> None:
-            if isinstance(event, Entered):
-                self._enter(model, event.artifact)
-            tell(event)
-
-        return count
-
-    def end(self, model: str) -> None:
-        """Count all steps of a model that has ended, also those that it did not come to."""
-        with self._lock:
-            self._done |= {(model, step) for step in self._left[model]}
-            self._report()
-
-    def _enter(self, model: str, step: str) -> None:
-        with self._lock:
-            before = self._entered.get(model)
-            self._entered[model] = step
-            if before in self._left[model] and before != step:
-                self._done.add((model, str(before)))
-                self._report()
-
-    def _report(self) -> None:
-        self._tell(Advanced(step=ALL_STEPS, done=len(self._done), total=self._total))
 
 
 class _ModelPool:
@@ -353,7 +209,7 @@ class _ModelPool:
                 self._report_waiting(ready.model.name, conflict.holder)
                 self._stop.wait(_CLAIM_PAUSE)
                 return ready
-            again = _reuse_steps(ready.model, self.tell_of(ready.model.name), self.caching)
+            again = reuse_steps(ready.model, self.tell_of(ready.model.name), self.caching)
             if isinstance(again, ModelOutcome):
                 return again
             restored = (*ready.taken.restored, *again.taken.restored)
@@ -362,7 +218,7 @@ class _ModelPool:
             if ready.steps_left:
                 return self._build(ready, bounds, server)
             self._count.end(ready.model.name)
-            return _end_unchanged(ready)
+            return end_unchanged(ready)
 
     def _report_waiting(self, model: str, holder: str) -> None:
         """Report once per model and holder why it waits."""
@@ -408,14 +264,6 @@ class _ModelPool:
             tell(event)
 
         return store
-
-
-def report_bug(error: ChildBugError, logs: Path) -> ModelcError:
-    """Convert a bug of modelc to an error of one model, and write its traceback to a log."""
-    logs.mkdir(parents=True, exist_ok=True)
-    path = logs / "bug.log"
-    path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-    return ModelcError(f"bug in modelc: {error}", hint=f"report it with {path}")
 
 
 def _estimate_memory(model: ModelOrder) -> int:

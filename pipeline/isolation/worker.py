@@ -69,20 +69,18 @@ CallValue: TypeAlias = (
 )
 
 
-_LISTENERS = {
-    "validate": "tell", "localise": "tell", "validate_compiled": "on_event",
-    "validate_external": "on_event", "validate_served": "on_event", "inspect_breaks": "on_event",
-}  # fmt: skip
-"""The parameter of a function that receives events."""
-
-
 def perform_call(call: ApiCall, tell: Tell = ignore_events) -> CallValue:
     """Call the function in this process; it raises what the function raises."""
     from .. import api
 
     function: Callable[..., CallValue] = getattr(api, call.function)
-    listener = _LISTENERS.get(call.function)
-    return function(**call.arguments, **({listener: tell} if listener else {}))
+    match call.function:
+        case "inspect" | "inspect_checkpoint":
+            return function(**call.arguments)
+        case "validate" | "localise":
+            return function(**call.arguments, tell=tell)
+        case _:
+            return function(**call.arguments, on_event=tell)
 
 
 ChildWork: TypeAlias = AnyRequest | ApiCall

@@ -21,7 +21,8 @@ from modelc.pipeline.isolation import supervisor
 from modelc.pipeline.order import Order, Source
 from modelc.projects.model_orders import plan_project
 from modelc.projects.project_records import ModelOutcome, combine_exit_codes
-from modelc.projects.run_models import ALL_STEPS, ProjectLimits, run_models
+from modelc.projects.ready_models import ALL_STEPS
+from modelc.projects.run_models import ProjectLimits, run_models
 from modelc.projects.run_record import make_record
 
 pytestmark = pytest.mark.slow
