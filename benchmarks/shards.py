@@ -101,18 +101,25 @@ def _start(root: Path, index: int, count: int, *, name: str = "") -> subprocess.
 
 
 def _run_part(root: Path, shard: str, name: str) -> int:
-    """Run a part in this process, and note the name of each model that was built to its end."""
+    """Run a part in this process, and note the name of each model that was built and stored."""
     from modelc.cli.app import run_cli
     from modelc.core.manifest import Manifest
+    from modelc.pipeline.cache.step_cache import StepCache
     from modelc.pipeline.isolation import supervisor
     from modelc.pipeline.order import Order
     from modelc.pipeline.run_order import run
 
     def direct(order: Order, tell: object, **_: object) -> Manifest:
-        manifest = run(order, tell)  # type: ignore[arg-type]  # passed on as it came
-        with (root / f"builds-{name}").open("a", encoding="utf-8") as file:
-            file.write(f"{order.out.name}\n")
-        return manifest
+        return run(order, tell)  # type: ignore[arg-type]  # passed on as it came
+
+    real = StepCache.keep
+
+    def keep(self: StepCache, manifest: Manifest, folder: Path, model: str) -> int:
+        stored = real(self, manifest, folder, model)
+        if stored:
+            with (root / f"builds-{name}").open("a", encoding="utf-8") as file:
+                file.write(f"{model}\n")
+        return stored
 
     # the second process of a part has no name of the run: it would publish the same part
     meeting = ["--run-id", "r"] if name != "double" else []
@@ -126,7 +133,8 @@ def _run_part(root: Path, shard: str, name: str) -> int:
         f"file://{root.absolute()}/far",
     ]
     command += ["-o", f"out-{name}", "--cache-dir", f"cache-{name}", *meeting]
-    with mock.patch.object(supervisor, "run_isolated", direct):
+    isolated = mock.patch.object(supervisor, "run_isolated", direct)
+    with isolated, mock.patch.object(StepCache, "keep", keep):
         return run_cli(command)
 
 

@@ -325,9 +325,11 @@ def find_key_lines(text: str) -> dict[KeyPath, int]:
 
 def nearest_line(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
     """Return the line of a key, its first content, or the nearest enclosing table."""
+    if path in lines:  # nearly always: the rest looks at every key of the file
+        return lines[path]
     around = [path[:size] for size in range(len(path), 0, -1)]
     first = (one for one in lines if one[: len(path)] == path)
-    return next((lines[one] for one in (path, *first, *around) if one in lines), None)
+    return next((lines[one] for one in (*first, *around) if one in lines), None)
 
 
 def _statements(text: str) -> Iterator[tuple[int, bool, str]]:
