@@ -143,7 +143,7 @@ def make_config(model: ServedModel, options: ServingOptions) -> Any:
         config.dynamic_batching.max_queue_delay_microseconds = _MAX_DELAY
     if limit > 1 and kind.backend == "openvino":  # it compiles for the largest batch alone
         config.parameters["ENABLE_BATCH_PADDING"].string_value = "YES"
-    config.parameters[DIGEST_PARAMETER].string_value = record.files[0].sha256
+    config.parameters[DIGEST_PARAMETER].string_value = model.files[0].sha256
     gpu = kind.gpu_only or (options.gpu if options.gpu is not None else _is_on_gpu(record))
     config.instance_group.add(kind="KIND_GPU" if gpu else "KIND_CPU", count=options.instances)
     config.version_policy.latest.num_versions = options.keep
