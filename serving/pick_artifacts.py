@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from .. import __version__
+from ..calibration.labels import read_classes
 from ..converters.registry import is_stage, target_named
 from ..core.contract import Array
 from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
@@ -22,13 +23,13 @@ from ..pipeline.manifest_file import MANIFEST_FILE
 from ..pipeline.provenance.artifact_checks import describe_change
 from ..pipeline.recorded_run import load_manifest
 from ..validators.feeds import OPT, FeedDrawer, NamedFeed
-from .class_names import find_class_names, find_class_output
 from .describe_models import DescribeRequest
 from .repository_records import (
     ModelInterface,
     OmittedArtifact,
     PackedVersion,
     ServedModel,
+    ServedTensor,
     VerdictSummary,
 )
 
@@ -300,3 +301,40 @@ def share_row_evidence(
         replace(interface, rows_apart=known.get(one.manifest.checkpoint.digest))
         for one, interface in zip(picked, found, strict=True)
     )
+
+
+def find_class_names(folder: Path, manifest: Manifest, artifact: Artifact) -> tuple[str, ...]:
+    """Return the names of the classes, in the order of the outputs; empty if they are unknown.
+
+    They are those of the metadata, else those of `classes.txt` in the folder of labelled or
+    calibration samples.
+
+    Args:
+        folder: the output folder.
+        manifest: its manifest.
+        artifact: the artifact to serve.
+    """
+    if manifest.meta.classes:
+        return manifest.meta.classes
+    sources = [
+        "" if artifact.accuracy is None else artifact.accuracy.data,
+        "" if artifact.calibration is None else artifact.calibration.source,
+        *(one.calibration.source for one in manifest.artifacts if one.calibration is not None),
+    ]
+    for source in filter(None, sources):
+        place = folder / source
+        if is_loader_spec(source) or not place.is_dir():
+            continue
+        try:
+            names = read_classes(place)
+        except UsageError:  # the file was changed since; nothing depends on it
+            continue
+        if names:
+            return names
+    return ()
+
+
+def find_class_output(outputs: Sequence[ServedTensor], classes: Sequence[str]) -> str:
+    """Return the only output with one value per class; empty if there is none or several."""
+    found = [one.name for one in outputs if one.dims and one.dims[-1] == len(classes)]
+    return found[0] if len(found) == 1 else ""

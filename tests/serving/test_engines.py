@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modelc.core.records import FileRecord, record_of
-from modelc.serving.class_names import find_class_output
+from modelc.serving.pick_artifacts import find_class_output
 from modelc.serving.repository_kinds import TRITON
 from modelc.serving.repository_records import (
     ModelInterface,
