@@ -254,7 +254,7 @@ ARTIFACT_PACKAGES = (
     *("core", "pipeline", "validators"),
 )
 # Requests of these are part of the order, and their output is not part of a result.
-OUTPUT_PACKAGES = ("cli", "projects", "reports", "testing")
+OUTPUT_PACKAGES = ("cli", "projects", "reports", "runtimes", "serving", "testing")
 
 
 def digest_of_code(digests: FileDigests, root: Path = PACKAGE_ROOT) -> str:

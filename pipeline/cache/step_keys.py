@@ -199,10 +199,11 @@ def canonical_text(value: object) -> str:
     """
     kind: Any = type(value)
     if kind in _PLAIN_TYPES:  # most values, tested first
-        return _frame(kind.__name__, str(value))
+        text = str(value)
+        return f"{kind.__name__}:{len(text)}:{text};"
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {name: getattr(value, name) for name in _field_names(kind)}
-        return _frame(kind.__name__, canonical_text(parts))
+        text = "".join([key + canonical_text(getattr(value, name)) for name, key in _keys_of(kind)])
+        return _frame(kind.__name__, _frame("map", text))
     if isinstance(value, dict | Mapping):
         pairs = sorted((canonical_text(key), canonical_text(item)) for key, item in value.items())
         return _frame("map", "".join(key + item for key, item in pairs))
@@ -217,8 +218,10 @@ _PLAIN_TYPES = (str, bool, int, type(None))
 
 
 @functools.cache
-def _field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+def _keys_of(kind: Any) -> tuple[tuple[str, str], ...]:
+    """Return the names of the fields of a record with their texts, in the order of the texts."""
+    pairs = [(field.name, _frame("str", field.name)) for field in fields(kind)]
+    return tuple(sorted(pairs, key=lambda pair: pair[1]))
 
 
 def _canonical_plain(value: object) -> str:
