@@ -83,6 +83,7 @@ def test_each_dim_is_varied_alone() -> None:
         (lambda x: {"y": np.cumsum(x, axis=0)}, False),
         (lambda x: {"y": x if x.sum() > 0.1 else x * 1.5}, False),
         (lambda x: {"y": x / np.abs(x).max()}, False),
+        (lambda x: {"y": x + x[4:].sum(0)}, False),  # in batches of more than four alone
         (lambda x: {"y": np.argmax(x, axis=1)}, True),
     ],
 )
