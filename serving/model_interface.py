@@ -15,7 +15,7 @@ from .repository_records import ModelInterface, ServedTensor
 _ROWS = 4  # of the batch whose rows are compared with rows alone
 _ROW_FEEDS = 3  # such batches
 _MANY_ROWS = 32  # of the last one: a limit on rows, as of an expert, shows in large batches alone
-_ROW_TOLERANCE = {Precision.FP32: 1e-3}  # relative to the output's peak
+_ROW_TOLERANCE = {Precision.FP32: 1e-4}  # relative to the output's peak: boxes beside scores
 _COARSE_ROWS = 5e-2  # of other precisions
 _MAX_INTEGER_CHANGES = 0.01  # share of integers that may differ, as a tie may
 _MAX_STEP = 16  # by which a dim is varied
