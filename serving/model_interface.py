@@ -14,7 +14,8 @@ from .repository_records import ModelInterface, ServedTensor
 
 _ROWS = 4  # of the batch whose rows are compared with rows alone
 _ROW_FEEDS = 3  # such batches
-_ROW_TOLERANCE = {Precision.FP32: 1e-3}  # relative to the output's peak
+_MANY_ROWS = 32  # of the last one: a limit on rows, as of an expert, shows in large batches alone
+_ROW_TOLERANCE = {Precision.FP32: 1e-4}  # relative to the output's peak: boxes beside scores
 _COARSE_ROWS = 5e-2  # of other precisions
 _MAX_INTEGER_CHANGES = 0.01  # share of integers that may differ, as a tie may
 _MAX_STEP = 16  # by which a dim is varied
@@ -125,6 +126,8 @@ def draw_row_feeds(drawer: FeedDrawer, batch: Dim) -> Iterator[NamedFeed]:
     yield NamedFeed(name="rows", arrays=arrays, sizes=sizes)
     for number in range(1, _ROW_FEEDS):
         yield drawer.feed(f"rows-{number}", sizes)
+    if batch.high > _ROWS:
+        yield drawer.feed("many-rows", {**sizes, name: min(batch.high, _MANY_ROWS)})
 
 
 def are_rows_apart(runner: Runner, feed: NamedFeed, tolerance: float) -> bool:

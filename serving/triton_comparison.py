@@ -16,8 +16,17 @@ from .repository_records import (
     ServedTensor,
     ServingOptions,
 )
-from .triton_repository import BACKENDS, CONFIG_FILE, DTYPES, INDEXED, make_config, type_name
+from .triton_repository import (
+    BACKENDS,
+    CONFIG_FILE,
+    DTYPES,
+    INDEXED,
+    label_lines,
+    make_config,
+    type_name,
+)
 from .triton_schema import MAX_CONFIG_BYTES, read_config
+from .version_folders import is_inside
 
 
 def model_dims(tensor: Any, limit: int) -> tuple[int, ...]:
@@ -158,6 +167,18 @@ def find_config_difference(place: Path, model: ServedModel, options: ServingOpti
     ):  # fmt: skip
         if _shape_of(old) != _shape_of(given):
             return f"its {noun} have other names, dtypes or dims"
+    return _find_label_difference(place, model, there)
+
+
+def _find_label_difference(place: Path, model: ServedModel, there: Any) -> str:
+    """Compare class names: all versions of a model share the file of labels."""
+    labels = label_lines(model)
+    for one in there.output:
+        if labels and one.name == model.classes_of and one.label_filename:
+            path = place / one.label_filename
+            is_known = is_inside(path, place) and path.is_file()
+            if not is_known or path.read_bytes().splitlines() != labels.splitlines():
+                return f"its {one.label_filename} has other class names"
     return ""
 
 

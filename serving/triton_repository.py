@@ -260,9 +260,13 @@ def plan_model_files(model: ServedModel, options: ServingOptions) -> Iterator[Pl
     yield PlannedFile(name=CONFIG_FILE, content=write_config(make_config(model, options)))
     for name, array in warmup_arrays(model, batch_limit(model.record)).items():
         yield PlannedFile(name=f"{WARMUP_FOLDER}/{name}", content=array.tobytes())
-    if model.classes and model.classes_of:
-        content = "".join(f"{name}\n" for name in model.classes)
-        yield PlannedFile(name=LABELS_FILE, content=content.encode())
+    if labels := label_lines(model):
+        yield PlannedFile(name=LABELS_FILE, content=labels)
+
+
+def label_lines(model: ServedModel) -> bytes:
+    """Return the class names, one a line; empty if there are none, or no output for them."""
+    return "".join(f"{name}\n" for name in model.classes if model.classes_of).encode()
 
 
 def merge_engines(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:

@@ -18,6 +18,7 @@ from modelc.serving.repository_records import (
     ServedTensor,
     ServingOptions,
 )
+from modelc.serving.triton_comparison import find_config_difference
 from modelc.serving.triton_repository import make_config, plan_model_files, plan_version_files
 
 IMAGE = ServedTensor(name="x", dtype="float32", dims=(-1, 3, 8, 8), source="x")
@@ -102,3 +103,20 @@ def test_rows_that_were_not_measured_are_not_joined(tmp_path: Path) -> None:
         model_of(tmp_path, "onnx", "m.onnx", interface=interface), ServingOptions()
     )
     assert (config.max_batch_size, config.HasField("dynamic_batching")) == (8, False)
+
+
+@pytest.mark.parametrize(
+    ("classes", "differs"), [(("a", "b", "c"), False), (("c", "b", "a"), True)]
+)
+def test_a_version_with_other_class_names_is_another_model(
+    tmp_path: Path, classes: tuple[str, ...], differs: bool
+) -> None:
+    """All versions of a model share one file of labels."""
+    first = replace(model_of(tmp_path, "onnx", "m.onnx"), classes=("a", "b", "c"), classes_of="y")
+    place = tmp_path / "repository"
+    place.mkdir()
+    for file in plan_model_files(first, ServingOptions()):
+        if "/" not in file.name:
+            (place / file.name).write_bytes(file.content)
+    found = find_config_difference(place, replace(first, classes=classes), ServingOptions())
+    assert bool(found) is differs

@@ -83,6 +83,9 @@ def test_each_dim_is_varied_alone() -> None:
         (lambda x: {"y": np.cumsum(x, axis=0)}, False),
         (lambda x: {"y": x if x.sum() > 0.1 else x * 1.5}, False),
         (lambda x: {"y": x / np.abs(x).max()}, False),
+        (lambda x: {"y": x + x[4:].sum(0)}, False),  # in batches of more than four alone
+        # scores beside boxes in pixels, which are a thousand times as large
+        (lambda x: {"y": np.concatenate([x * 0 + 2000, x / np.abs(x).max(0)], 1)}, False),
         (lambda x: {"y": np.argmax(x, axis=1)}, True),
     ],
 )
