@@ -72,6 +72,7 @@ def _check_before(steps: EnclosedSteps, declared: Preprocess, eager: EagerRefere
 
     constants, worst, count = make_scale_constants(declared), LevelError(worst=0.0, mean=0.0), 0
     for name, image in _iter_images(steps.image, eager.references):
+        _check_channels(steps.image, image, declared)
         ours = preprocess_images(torch.from_numpy(image[None].copy()), declared, constants)
         error = measure_levels(to_array(ours)[0], read_with_pillow(image, declared), declared)
         limit = _LEVELS[declared.interpolation] if declared.resize else _EXACT
@@ -88,6 +89,23 @@ def _check_before(steps: EnclosedSteps, declared: Preprocess, eager: EagerRefere
         f"preprocessing inside the model: {count} images as Pillow and numpy compute it, within "
         f"{worst.worst:.2g} of 255 levels"
     )
+
+
+def _check_channels(name: str, image: Array, declared: Preprocess) -> None:
+    """Check that an image (H, W, C) has the channels that are declared.
+
+    Raises:
+        CheckpointError: it has others.
+    """
+    channels = image.shape[2]
+    if channels != (1 if declared.channels == "gray" else 3):
+        other = "gray" if channels == 1 else "rgb"
+        raise CheckpointError(
+            f"the last dim of {name} is {channels}, and the declared preprocessing makes "
+            f"{declared.channels}",
+            hint=f"add channels={other} to the declared preprocessing, or correct --input",
+            code=ErrorCode.STEPS_DIFFER,
+        )
 
 
 def _iter_images(name: str, references: Sequence[ReferenceOutputs]) -> Iterator[tuple[str, Array]]:

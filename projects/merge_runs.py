@@ -9,9 +9,10 @@ from pathlib import Path
 from ..core.errors import ErrorCode, UsageError, first_line, join_some
 from ..pipeline.cache.remote_files import RemoteFiles
 from ..pipeline.cache.stored_folder import StoredFolder, list_folder, place_folder, store_folder
-from ..pipeline.manifest_file import MANIFEST_FILE, encode_json
+from ..pipeline.manifest_file import MANIFEST_FILE, encode_json, read_manifest
 from ..pipeline.provenance.artifact_checks import CheckOutcome
 from ..pipeline.provenance.seals import seal_document, seal_holds
+from ..pipeline.recorded_run import describe_changed_file
 from .project_records import Regression
 from .run_record import (
     ModelRun,
@@ -262,16 +263,20 @@ def place_models(parts: Sequence[RunPart], out: Path) -> None:
 
 
 def _check_placed(model: ModelRun, place: Path) -> None:
-    """Check that the manifest of a model has what passed in its part.
+    """Check that the manifest of a model has what passed in its part, and that its files are there.
 
     Raises:
         UsageError: it does not.
     """
     path = place / MANIFEST_FILE
     found = check_model_result(model, place, path.read_bytes() if path.is_file() else None)
-    if found.found is CheckOutcome.FAILED:
+    fault = found.detail if found.found is CheckOutcome.FAILED else ""
+    manifest = None if fault else read_manifest(place)
+    artifacts = () if manifest is None else manifest.artifacts
+    fault = fault or next(filter(None, (describe_changed_file(a, place) for a in artifacts)), "")
+    if fault:
         raise UsageError(
-            f"{place} is not what its part made: {found.detail}",
+            f"{place} is not what its part made: {fault}",
             hint="give the folder as the part left it, or run the part again",
             code=ErrorCode.FILE_CHANGED,
         )

@@ -21,6 +21,7 @@ from .v2_client import (
     V2Server,
     V2Tensor,
     access_error,
+    check_replier,
     large_reply_error,
     late_error,
     read_sizes,
@@ -232,6 +233,7 @@ class GrpcV2Client:
             ],
             raw_input_contents=[pack_array(one) for one in inputs],
         )
+        check_replier((model, version), (found.model_name, found.model_version))
         raw = list(found.raw_output_contents)
         if raw and len(raw) != len(found.outputs):
             raise reply_error(f"it has bytes for {len(raw)} of {len(found.outputs)} outputs")

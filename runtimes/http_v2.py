@@ -168,7 +168,7 @@ class HttpV2Client:
         path = f"{_place(model, version)}/infer"
         reply = self._send("POST", path, b"".join([head, *raw]), MAX_REPLY, headers)
         self._check_status(reply)
-        return read_outputs(reply)
+        return read_outputs(reply, (model, version))
 
     def _ask_object(self, method: str, path: str) -> dict[str, Any]:
         reply = self._send(method, path, b"", MAX_DESCRIPTION)

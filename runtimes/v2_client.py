@@ -273,6 +273,21 @@ def reply_error(what: str) -> RunnerError:
     )
 
 
+def check_replier(asked: tuple[str, str], found: tuple[str, str]) -> None:
+    """Check that the model that was asked replied; an empty name or version is any.
+
+    Raises:
+        RunnerError: another model or version replied.
+    """
+    for what, wanted, name in zip(("model", "version"), asked, found, strict=True):
+        if wanted and name and wanted != name:
+            raise RunnerError(
+                f"{what} {wanted} was asked, and {what} {name[:80]!r} replied",
+                hint="check what stands between modelc and the server, such as a proxy",
+                code=ErrorCode.SERVER_REPLY,
+            )
+
+
 def large_reply_error(limit: int) -> RunnerError:
     """Return the error for a reply beyond the largest size."""
     return RunnerError(

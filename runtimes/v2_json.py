@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.contract import Array, Outputs
-from .v2_client import V2Config, large_reply_error, read_sizes, reply_error
+from .v2_client import V2Config, check_replier, large_reply_error, read_sizes, reply_error
 from .v2_tensors import SentTensor, pack_array, unpack_array, unpack_list
 
 JSON_LENGTH = "Inference-Header-Content-Length"
@@ -77,15 +77,20 @@ def describe_input(tensor: SentTensor, *, binary: bool) -> dict[str, object]:
     return described
 
 
-def read_outputs(reply: HttpReply) -> Outputs:
+def read_outputs(reply: HttpReply, asked: tuple[str, str]) -> Outputs:
     """Read the outputs of an inference.
 
     Raises:
-        RunnerError: lengths, shapes and datatypes contradict each other.
+        RunnerError: lengths, shapes and datatypes contradict each other, or another model than
+            `asked` (its name and version, empty for any) replied.
     """
     length = _json_length(reply)
     found = parse_json(reply.body[:length])
     described = found.get("outputs") if isinstance(found, dict) else None
+    if isinstance(found, dict):
+        check_replier(
+            asked, (str(found.get("model_name", "")), str(found.get("model_version", "")))
+        )
     if not isinstance(described, list) or not all(isinstance(one, dict) for one in described):
         raise reply_error("it has no list of outputs")
     outputs: dict[str, Array] = {}
