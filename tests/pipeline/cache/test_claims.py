@@ -100,6 +100,30 @@ def test_a_claim_that_was_taken_over_does_not_come_back(host: Callable[[], StepC
                 assert found == ClaimConflict(holder=two.holder)
 
 
+def test_a_number_that_is_free_again_is_not_claimed_by_an_old_list(
+    host: Callable[[], StepClaims], files: RemoteFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = host(), host()
+    with two.hold([KEY]):
+        pass
+    names = files.names
+
+    def names_of_before(folder: str) -> list[str]:
+        found = names(folder)
+        monkeypatch.setattr(files, "names", names)
+        for _ in range(2):
+            with two.hold([KEY]):
+                pass
+        held.__enter__()
+        return found
+
+    held = two.hold([KEY])
+    monkeypatch.setattr(files, "names", names_of_before)
+    with one.hold([KEY]) as found:
+        assert found is not None
+    held.__exit__(None, None, None)
+
+
 def test_a_damaged_claim_is_held_until_its_lease_ends(
     host: Callable[[], StepClaims], files: RemoteFiles
 ) -> None:
