@@ -158,7 +158,9 @@ def check_mlflow(reader: RepositoryReader) -> tuple[str, ...]:
             before = len(reader.faults)
             record = reader.load_record(place)
             path = reader.find_file(place, _data_of(documents[at]), at)
-            if path is not None and len(reader.faults) == before:
+            if path is None or len(reader.faults) > before:
+                continue
+            if reader.is_recorded(place, path, record):
                 request = DescribeRequest(path=path, target="onnx")
                 found.append(
                     CheckedVersion(model=at[0], version=at[1], request=request, record=record)
