@@ -77,6 +77,8 @@ def parse_address(url: str, headers: Sequence[str] = (), timeout: float = 60.0) 
     Raises:
         UsageError: it is not such an address.
     """
+    if "@" in url:  # checked before any message shows the text
+        raise _secret_error()
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -84,11 +86,8 @@ def parse_address(url: str, headers: Sequence[str] = (), timeout: float = 60.0) 
         raise _address_error(url, str(error)) from error
     if parts.scheme not in _SCHEMES or not host:
         raise _address_error(url, "it names no scheme and host")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise UsageError(
-            "--served must not hold a user, a password or a query",
-            hint=_AUTHORIZE, option="served", code=ErrorCode.INVALID_VALUE,
-        )  # fmt: skip
+    if parts.query or parts.fragment:
+        raise _secret_error()
     port = port or _SCHEMES[parts.scheme]
     if port is None:
         raise _address_error(url, "it names no port")
@@ -99,6 +98,13 @@ def parse_address(url: str, headers: Sequence[str] = (), timeout: float = 60.0) 
         scheme=parts.scheme, host=host, port=port, path=path,
         headers=tuple(_parse_header(one) for one in headers), timeout=timeout,
     )  # fmt: skip
+
+
+def _secret_error() -> UsageError:
+    return UsageError(
+        "--served must not hold a user, a password or a query", hint=_AUTHORIZE, option="served",
+        code=ErrorCode.INVALID_VALUE,
+    )
 
 
 def _address_error(url: str, why: str) -> UsageError:
