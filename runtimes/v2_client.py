@@ -102,7 +102,9 @@ def parse_address(url: str, headers: Sequence[str] = (), timeout: float = 60.0) 
 
 def _secret_error() -> UsageError:
     return UsageError(
-        "--served must not hold a user, a password or a query", hint=_AUTHORIZE, option="served",
+        "--served must not hold a user, a password or a query",
+        hint=_AUTHORIZE,
+        option="served",
         code=ErrorCode.INVALID_VALUE,
     )
 
