@@ -20,7 +20,7 @@ MAX_REPLY = 1 << 30  # bytes of the outputs of one request
 MAX_DESCRIPTION = 1 << 22  # bytes of metadata
 MAX_TEXT = 240  # characters of a text of the server
 _SCHEMES = {"http": 80, "https": 443, "grpc": None, "grpcs": 443}
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_NAME = re.compile(r"[a-z0-9._-]+(?<!-bin)", re.IGNORECASE | re.ASCII)  # as gRPC has them
 _EXAMPLE = "as http://127.0.0.1:8000 or grpc://127.0.0.1:8001"
 _AUTHORIZE = Hint("give what the server asks for: ", Option("header", "'Authorization: Bearer …'"))
 
@@ -119,7 +119,8 @@ def _address_error(url: str, why: str) -> UsageError:
 def _parse_header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     value = value.strip()
-    if not colon or not _HEADER_NAME.fullmatch(name.strip()) or not value.isprintable():
+    is_text = value.isascii() and value.isprintable()
+    if not colon or not _HEADER_NAME.fullmatch(name.strip()) or not is_text:
         raise UsageError(
             "--header is not a name and a value",
             hint="give it as 'Authorization: Bearer TOKEN'", option="header",

@@ -41,7 +41,9 @@ def test_a_password_is_not_shown(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("header", ["", "no colon", "two words: x", "a: b\r\nc: d", ": x"])
+@pytest.mark.parametrize(
+    "header", ["", "no colon", "two words: x", "a: b\r\nc: d", ": x", "x#y: z", "x-Bin: z", "x: é"]
+)
 def test_another_header_is_refused_without_its_value(header: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_address("http://host", [header])
