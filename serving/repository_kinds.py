@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -142,17 +142,11 @@ TRITON = RepositoryKind(
     claims=_has_config,
     check=check_triton,
 )
-KSERVE = RepositoryKind(
+KSERVE = replace(
+    TRITON,
     name="kserve",
     summary="KServe with Triton: as triton, and an InferenceService",
-    targets=TRITON.targets,
-    prepare=_prepare_triton,
-    interface=_triton_interface,
-    version_files=triton_repository.plan_version_files,
-    model_files=triton_repository.plan_model_files,
-    find_difference=find_config_difference,
     root_files=_service,
-    ensemble_files=_triton_ensemble,
     claims=lambda folder: (folder / kserve_service.SERVICE_FILE).is_file(),
     check=kserve_service.check_kserve,
 )
