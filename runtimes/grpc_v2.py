@@ -20,12 +20,12 @@ from .v2_client import (
     V2Model,
     V2Server,
     V2Tensor,
+    credentials_error,
     large_reply_error,
     late_error,
     read_sizes,
     rejection_error,
     reply_error,
-    unauthorized_error,
     unreachable_error,
 )
 from .v2_tensors import SentTensor, pack_array, unpack_array, unpack_list
@@ -280,7 +280,7 @@ class GrpcV2Client:
         if code is StatusCode.UNAVAILABLE:
             return unreachable_error(self._address, text)
         if code in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
-            return unauthorized_error(self._address, code.name)
+            return credentials_error(self._address, code.name)
         if code is StatusCode.RESOURCE_EXHAUSTED:
             return large_reply_error(MAX_REPLY)
         if code is StatusCode.UNIMPLEMENTED or code is not StatusCode.INTERNAL:

@@ -27,14 +27,14 @@ from .v2_client import (
     V2Model,
     V2Server,
     V2Tensor,
+    certificate_error,
+    credentials_error,
     large_reply_error,
     late_error,
     read_sizes,
     rejection_error,
     reply_error,
-    unauthorized_error,
     unreachable_error,
-    untrusted_error,
 )
 from .v2_json import (
     JSON_LENGTH,
@@ -106,7 +106,7 @@ class HttpV2Client:
         """Ask whether a model is ready."""
         reply = self._send("GET", f"{_place(model, version)}/ready", b"", MAX_DESCRIPTION)
         if reply.status in _UNAUTHORIZED:
-            raise unauthorized_error(self._address, str(reply.status))
+            raise credentials_error(self._address, str(reply.status))
         return reply.status == _OK
 
     def describe_model(self, model: str, version: str) -> V2Model:
@@ -180,7 +180,7 @@ class HttpV2Client:
 
     def _check_status(self, reply: HttpReply) -> None:
         if reply.status in _UNAUTHORIZED:
-            raise unauthorized_error(self._address, str(reply.status))
+            raise credentials_error(self._address, str(reply.status))
         if reply.status != _OK:
             raise rejection_error(self._address, f"HTTP {reply.status}", reply.detail)
 
@@ -243,7 +243,7 @@ class HttpV2Client:
         if isinstance(error, TimeoutError):
             return late_error(self._address)
         if isinstance(error, ssl.SSLCertVerificationError):
-            return untrusted_error(self._address, error.verify_message)
+            return certificate_error(self._address, error.verify_message)
         if isinstance(error, OSError):
             return unreachable_error(self._address, error)
         return reply_error(self._address.clean(f"{type(error).__name__} {error}"))

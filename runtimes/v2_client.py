@@ -237,7 +237,7 @@ def unreachable_error(address: ServerAddress, why: object) -> RunnerError:
     )
 
 
-def untrusted_error(address: ServerAddress, why: object) -> RunnerError:
+def certificate_error(address: ServerAddress, why: object) -> RunnerError:
     """Return the error for a server whose certificate is not trusted."""
     return RunnerError(
         f"the certificate of {address.url} is not trusted: {address.clean(why)}",
@@ -265,7 +265,7 @@ def rejection_error(address: ServerAddress, status: str, text: object) -> Runner
     )  # fmt: skip
 
 
-def unauthorized_error(address: ServerAddress, status: str) -> RunnerError:
+def credentials_error(address: ServerAddress, status: str) -> RunnerError:
     """Return the error for a request without the right credentials."""
     return RunnerError(
         f"{address.url} demands other credentials ({status})", hint=_AUTHORIZE,
