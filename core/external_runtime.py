@@ -123,7 +123,7 @@ class ExternalVerdict:
     """The verdict on an artifact as an external runtime ran it, in a manifest.
 
     `runtime` is the runtime's name, `versions` what it reported of itself, and `sha256` the digest
-    of the artifact's first file. The verdict holds for these alone.
+    of the artifact's files: weights may lie beside the model. The verdict holds for these alone.
     """
 
     runtime: str
@@ -132,8 +132,8 @@ class ExternalVerdict:
     versions: Versions = field(default_factory=dict)
 
     def is_stale(self, artifact: Artifact | None) -> bool:
-        """Return whether it is on another file than the artifact is now."""
-        return artifact is None or artifact.files[0].sha256 != self.sha256
+        """Return whether it is on other files than those of the artifact now."""
+        return artifact is None or artifact.joint_digest != self.sha256
 
 
 @dataclass(frozen=True, kw_only=True)

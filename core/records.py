@@ -280,6 +280,11 @@ class Artifact:
         return self.files[0].sha256
 
     @property
+    def joint_digest(self) -> str:
+        """One digest of all of its files but the optional debug sidecar."""
+        return joint_digest(file for file in self.files if file.role != "debug")
+
+    @property
     def size(self) -> int:
         """Bytes of everything that ships, without the debug sidecar and held-out samples."""
         return sum(file.size for file in self.files if file.role not in ("debug", "samples"))

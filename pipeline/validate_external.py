@@ -156,7 +156,7 @@ def _judge_there(
     return ExternalVerdict(
         runtime=runtime.name,
         verdict=verdict,
-        sha256=artifact.files[0].sha256,
+        sha256=artifact.joint_digest,
         versions=versions,
     )
 

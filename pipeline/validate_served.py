@@ -11,7 +11,7 @@ from ..core.events import Tell, ignore_events
 from ..core.external_runtime import ExternalReport
 from ..core.manifest import Manifest
 from ..core.records import Artifact
-from ..runtimes.served_runtime import FoundModel, ServedRuntime, find_model, target_of
+from ..runtimes.served_runtime import FoundModel, ServedRuntime, find_model, find_target
 from ..runtimes.v2_client import ServerAddress, parse_address
 from .order import Judging
 from .recorded_run import Moved, load_manifest
@@ -105,7 +105,7 @@ def choose_artifact(manifest: Manifest, found: FoundModel) -> str:
     config = found.model.config
     values = set(config.parameters.values()) if config is not None else set()
     stated = [one for one in passed if one.files[0].sha256 in values]
-    target = target_of(found)
+    target = find_target(found)
     fitting = stated or [one for one in passed if one.target == target] or passed
     if len(fitting) == 1:
         return fitting[0].name

@@ -14,7 +14,7 @@ from .. import __version__
 from ..core.atomic_write import atomic_write
 from ..core.errors import ErrorCode, UsageError, first_line, is_file_name
 from ..core.manifest import Manifest
-from ..core.records import REJECTED_FOLDER, Artifact, joint_digest
+from ..core.records import REJECTED_FOLDER, Artifact
 from ..pipeline.manifest_file import drop_signature, encode_json
 from ..pipeline.provenance.seals import seal_document
 from ..pipeline.provenance.signing import sign_record
@@ -123,14 +123,9 @@ def make_record(
     )
 
 
-def digest_artifact(artifact: Artifact) -> str:
-    """Return one digest over all files of an artifact except the optional debug sidecar."""
-    return joint_digest([file for file in artifact.files if file.role != "debug"])
-
-
 def is_unchanged(artifact: Artifact, end: ArtifactRun) -> bool:
     """Whether an artifact's files are those of the run's result, as far as recorded."""
-    return not end.digest or digest_artifact(artifact) == end.digest
+    return not end.digest or artifact.joint_digest == end.digest
 
 
 def is_run_record(text: bytes) -> bool:
@@ -313,7 +308,7 @@ def _artifact_run(name: str, one: ModelOutcome, manifest: Manifest) -> ArtifactR
         exact=verdict.exact,
         reason=verdict.reason,
         notes=(*list_warnings(artifact, manifest), *doubts),
-        digest=digest_artifact(artifact),
+        digest=artifact.joint_digest,
     )
 
 

@@ -20,8 +20,8 @@ from .v2_client import (
     V2Model,
     V2Server,
     V2Tensor,
-    access_error,
     check_replier,
+    credentials_error,
     large_reply_error,
     late_error,
     read_sizes,
@@ -282,7 +282,7 @@ class GrpcV2Client:
         if code is StatusCode.UNAVAILABLE:
             return unreachable_error(self._address, text)
         if code in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
-            return access_error(self._address, code.name)
+            return credentials_error(self._address, code.name)
         if code is StatusCode.RESOURCE_EXHAUSTED:
             return large_reply_error(MAX_REPLY)
         if code is StatusCode.UNIMPLEMENTED or code is not StatusCode.INTERNAL:

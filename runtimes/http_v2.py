@@ -27,8 +27,8 @@ from .v2_client import (
     V2Model,
     V2Server,
     V2Tensor,
-    access_error,
     certificate_error,
+    credentials_error,
     large_reply_error,
     late_error,
     read_sizes,
@@ -106,7 +106,7 @@ class HttpV2Client:
         """Ask whether a model is ready."""
         reply = self._send("GET", f"{_place(model, version)}/ready", b"", MAX_DESCRIPTION)
         if reply.status in _UNAUTHORIZED:
-            raise access_error(self._address, str(reply.status))
+            raise credentials_error(self._address, str(reply.status))
         return reply.status == _OK
 
     def describe_model(self, model: str, version: str) -> V2Model:
@@ -180,7 +180,7 @@ class HttpV2Client:
 
     def _check_status(self, reply: HttpReply) -> None:
         if reply.status in _UNAUTHORIZED:
-            raise access_error(self._address, str(reply.status))
+            raise credentials_error(self._address, str(reply.status))
         if reply.status != _OK:
             raise rejection_error(self._address, f"HTTP {reply.status}", reply.detail)
 

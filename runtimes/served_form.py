@@ -91,7 +91,7 @@ def _domain_fault(text: str) -> _Fault:
     return ReasonCode.DECLARED_DOMAIN, text
 
 
-def _name_of(tensor: V2Tensor) -> str:
+def _quote_name(tensor: V2Tensor) -> str:
     return repr(tensor.name[:_MAX_SHOWN])
 
 
@@ -99,12 +99,12 @@ def _check_names(inputs: MatchedTensors, outputs: MatchedTensors) -> Iterator[_F
     for tensor in inputs.extra:
         if not tensor.optional:
             yield _form_fault(
-                f"the server requires an input {_name_of(tensor)}, the model has none"
+                f"the server requires an input {_quote_name(tensor)}, the model has none"
             )
     for name in outputs.missing:
         yield _form_fault(f"the server has no output {name!r}")
     for tensor in outputs.extra:
-        yield _form_fault(f"the server has an output {_name_of(tensor)}, the model has none")
+        yield _form_fault(f"the server has an output {_quote_name(tensor)}, the model has none")
 
 
 def _check_inputs(matched: MatchedTensors, signature: Signature, half: str) -> Iterator[_Fault]:

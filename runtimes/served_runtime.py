@@ -62,7 +62,7 @@ _TARGETS = {
 }  # fmt: skip
 
 
-def target_of(found: FoundModel) -> str:
+def find_target(found: FoundModel) -> str:
     """Return the target of the format that the server names; empty if it names none."""
     backend = found.model.config.backend if found.model.config is not None else ""
     named = (backend or found.model.platform).lower()
@@ -219,14 +219,14 @@ class ServedRunner(RunnerBase):
     def run(self, feed: Feed) -> Outputs:
         """Send one request."""
         arrays = dict(zip(self.inputs, order_inputs(feed, self.inputs), strict=True))
-        sent = [self._encode(name, array) for name, array in arrays.items()]
+        sent = [self._encode_input(name, array) for name, array in arrays.items()]
         found = self._client.infer(self._found.name, self._found.version, sent)
         ours = {tensor.name: name for name, tensor in self._outputs.items()}
         named = {ours.get(name, name): array for name, array in found.items()}
         ordered = [*filter(named.__contains__, self._order), *(set(named) - set(self._order))]
-        return {name: self._decode(name, named[name]) for name in ordered}
+        return {name: self._decode_output(name, named[name]) for name in ordered}
 
-    def _encode(self, name: str, array: Array) -> SentTensor:
+    def _encode_input(self, name: str, array: Array) -> SentTensor:
         tensor = self._inputs[name]
         if tensor.datatype == "FP16" == self._half:
             array = array.astype("float16")
@@ -234,7 +234,7 @@ class ServedRunner(RunnerBase):
             array = array.reshape(*array.shape, 1)
         return SentTensor(name=tensor.name, datatype=tensor.datatype, array=array)
 
-    def _decode(self, name: str, array: Array) -> Array:
+    def _decode_output(self, name: str, array: Array) -> Array:
         tensor = self._outputs.get(name)
         if tensor is not None and _adds_one(tensor) and array.shape[-1:] == (1,):
             array = array.reshape(array.shape[:-1])

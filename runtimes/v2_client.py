@@ -20,7 +20,7 @@ MAX_REPLY = 1 << 30  # bytes of the outputs of one request
 MAX_DESCRIPTION = 1 << 22  # bytes of metadata
 MAX_TEXT = 240  # characters of a text of the server
 _SCHEMES = {"http": 80, "https": 443, "grpc": None, "grpcs": 443}
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_NAME = re.compile(r"[a-z0-9._-]+(?<!-bin)", re.IGNORECASE | re.ASCII)  # as gRPC has them
 _EXAMPLE = "as http://127.0.0.1:8000 or grpc://127.0.0.1:8001"
 _AUTHORIZE = Hint("give what the server asks for: ", Option("header", "'Authorization: Bearer …'"))
 
@@ -77,6 +77,8 @@ def parse_address(url: str, headers: Sequence[str] = (), timeout: float = 60.0) 
     Raises:
         UsageError: it is not such an address.
     """
+    if "@" in url:  # checked before any message shows the text
+        raise _secret_error()
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -84,11 +86,8 @@ def parse_address(url: str, headers: Sequence[str] = (), timeout: float = 60.0) 
         raise _address_error(url, str(error)) from error
     if parts.scheme not in _SCHEMES or not host:
         raise _address_error(url, "it names no scheme and host")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise UsageError(
-            "--served must not hold a user, a password or a query",
-            hint=_AUTHORIZE, option="served", code=ErrorCode.INVALID_VALUE,
-        )  # fmt: skip
+    if parts.query or parts.fragment:
+        raise _secret_error()
     port = port or _SCHEMES[parts.scheme]
     if port is None:
         raise _address_error(url, "it names no port")
@@ -101,6 +100,15 @@ def parse_address(url: str, headers: Sequence[str] = (), timeout: float = 60.0) 
     )  # fmt: skip
 
 
+def _secret_error() -> UsageError:
+    return UsageError(
+        "--served must not hold a user, a password or a query",
+        hint=_AUTHORIZE,
+        option="served",
+        code=ErrorCode.INVALID_VALUE,
+    )
+
+
 def _address_error(url: str, why: str) -> UsageError:
     return UsageError(
         f"--served {url} is not the address of a server: {why}", hint=f"give it {_EXAMPLE}",
@@ -111,7 +119,8 @@ def _address_error(url: str, why: str) -> UsageError:
 def _parse_header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     value = value.strip()
-    if not colon or not _HEADER_NAME.fullmatch(name.strip()) or not value.isprintable():
+    is_text = value.isascii() and value.isprintable()
+    if not colon or not _HEADER_NAME.fullmatch(name.strip()) or not is_text:
         raise UsageError(
             "--header is not a name and a value",
             hint="give it as 'Authorization: Bearer TOKEN'", option="header",
@@ -256,7 +265,7 @@ def rejection_error(address: ServerAddress, status: str, text: object) -> Runner
     )  # fmt: skip
 
 
-def access_error(address: ServerAddress, status: str) -> RunnerError:
+def credentials_error(address: ServerAddress, status: str) -> RunnerError:
     """Return the error for a request without the right credentials."""
     return RunnerError(
         f"{address.url} demands other credentials ({status})", hint=_AUTHORIZE,

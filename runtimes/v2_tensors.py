@@ -62,7 +62,7 @@ def unpack_array(name: str, datatype: str, shape: Sequence[object], raw: bytes) 
     import numpy as np
 
     sizes = check_shape(name, shape)
-    stored = np.dtype("uint16" if datatype == _BF16 else _dtype_of(name, datatype))
+    stored = np.dtype("uint16" if datatype == _BF16 else _require_dtype(name, datatype))
     wanted = math.prod(sizes) * stored.itemsize
     if wanted != len(raw):
         raise RunnerError(
@@ -85,7 +85,7 @@ def unpack_list(name: str, datatype: str, shape: Sequence[object], data: object)
         RunnerError: the values do not fill the shape, or are not of the datatype.
     """
     sizes = check_shape(name, shape)
-    dtype = _dtype_of(name, datatype)
+    dtype = _require_dtype(name, datatype)
     try:
         found = _array_of(data, dtype)
     except (ValueError, TypeError, OverflowError, RecursionError):
@@ -129,7 +129,7 @@ def check_shape(name: str, shape: Sequence[object]) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _dtype_of(name: str, datatype: str) -> str:
+def _require_dtype(name: str, datatype: str) -> str:
     dtype = _DTYPES.get(datatype)
     if dtype is None:
         raise RunnerError(

@@ -155,19 +155,25 @@ def check_mlflow(reader: RepositoryReader) -> tuple[str, ...]:
         for number, place in places.items():
             at = (folder.name, number)
             documents[at] = _read_document(reader, place, at)
-            before = len(reader.faults)
-            record = reader.load_record(place)
-            path = reader.find_file(place, _data_of(documents[at]), at)
-            if path is not None and len(reader.faults) == before:
-                request = DescribeRequest(path=path, target="onnx")
-                found.append(
-                    CheckedVersion(model=at[0], version=at[1], request=request, record=record)
-                )
+            found += _versions(reader, place, at, _data_of(documents[at]))
     for one, interface in reader.describe(found):
         document = documents[(one.model, one.version)]
         if document is not None:
             _check_signature(reader, one, document, interface)
     return tuple(names)
+
+
+def _versions(
+    reader: RepositoryReader, place: Path, at: tuple[str, str], data: str
+) -> Iterator[CheckedVersion]:
+    """Yield the version with this model file if that is there, and is the recorded one."""
+    before = len(reader.faults)
+    record = reader.load_record(place)
+    path = reader.find_file(place, data, at)
+    if path is None or len(reader.faults) > before or not reader.is_recorded(place, path, record):
+        return
+    request = DescribeRequest(path=path, target="onnx")
+    yield CheckedVersion(model=at[0], version=at[1], request=request, record=record)
 
 
 def _data_of(document: dict[str, Any] | None) -> str:

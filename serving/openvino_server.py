@@ -224,7 +224,7 @@ def _version(
     if path is not None and path.suffix == ".xml":
         weights = reader.find_file(place, path.with_suffix(".bin").name, at)
         path = None if weights is None else path
-    if path is not None:
+    if path is not None and reader.is_recorded(place, path, record):
         request = DescribeRequest(path=path, target=_FORMATS[path.suffix])
         yield CheckedVersion(model=at[0], version=at[1], request=request, record=record)
 

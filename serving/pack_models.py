@@ -257,10 +257,10 @@ def _plan_model(request: PackRequest, model: ServedModel) -> tuple[PlannedModel 
 
 
 def _is_packed(place: Path, record: PackedVersion) -> bool:
-    """Whether a version holds the same artifact, intact."""
+    """Whether a version holds the same artifact, intact, that had passed or was allowed as now."""
     reader = RepositoryReader(root=place.parent.parent)
     there = reader.load_record(place)
-    return there is not None and there.digests == record.digests
+    return there is not None and (there.digests, there.allowed) == (record.digests, record.allowed)
 
 
 def _plan_ensemble(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,7 +15,7 @@ from .repository_records import ModelInterface, ServedModel, ServingOptions
 from .triton_check import check_triton
 from .triton_comparison import find_config_difference
 from .triton_schema import write_config
-from .version_folders import PlannedFile
+from .version_folders import PlannedFile, list_versions
 
 EnsembleWriter: TypeAlias = Callable[[EnsembleModel, Sequence[ServedModel]], Iterable[PlannedFile]]
 """Makes the files of an ensemble of these models."""
@@ -89,7 +89,19 @@ def _own_interface(model: ServedModel) -> ModelInterface:
     return model.interface
 
 
-def _no_difference(place: Path, model: ServedModel, options: ServingOptions) -> str:  # noqa: ARG001 - as the field
+def _find_difference(place: Path, model: ServedModel, options: ServingOptions) -> str:  # noqa: ARG001 - as the field
+    """Return how the interface of a model differs from that of the newest version's record."""
+    newest = str(max(list_versions(place), default=""))
+    record = RepositoryReader(root=place.parent).load_record(place / newest)
+    if record is None:
+        return ""
+    for noun in ("inputs", "outputs"):
+        old, new = (
+            [(one.name, one.dtype, one.dims) for one in getattr(own, noun)]
+            for own in (record.interface, model.interface)
+        )
+        if old != new:
+            return f"its {noun} have other names, dtypes or dims"
     return ""
 
 
@@ -130,17 +142,11 @@ TRITON = RepositoryKind(
     claims=_has_config,
     check=check_triton,
 )
-KSERVE = RepositoryKind(
+KSERVE = replace(
+    TRITON,
     name="kserve",
     summary="KServe with Triton: as triton, and an InferenceService",
-    targets=TRITON.targets,
-    prepare=_prepare_triton,
-    interface=_triton_interface,
-    version_files=triton_repository.plan_version_files,
-    model_files=triton_repository.plan_model_files,
-    find_difference=find_config_difference,
     root_files=_service,
-    ensemble_files=_triton_ensemble,
     claims=lambda folder: (folder / kserve_service.SERVICE_FILE).is_file(),
     check=kserve_service.check_kserve,
 )
@@ -152,7 +158,7 @@ OVMS = RepositoryKind(
     interface=_own_interface,
     version_files=openvino_server.plan_server_files,
     model_files=_no_files,
-    find_difference=_no_difference,
+    find_difference=_find_difference,
     root_files=_server_config,
     claims=lambda folder: (folder / openvino_server.SERVER_CONFIG).is_file(),
     check=openvino_server.check_server,
@@ -165,7 +171,7 @@ MLFLOW = RepositoryKind(
     interface=_own_interface,
     version_files=mlflow_model.plan_mlflow_files,
     model_files=_no_files,
-    find_difference=_no_difference,
+    find_difference=_find_difference,
     root_files=_no_root_files,
     claims=lambda folder: (
         any(folder.glob(f"*/*/{mlflow_model.MODEL_FILE}"))

@@ -151,9 +151,22 @@ class RepositoryReader:
                 "pack the model again", VERSION_FILE,
             )  # fmt: skip
             return None
-        files = record.files[:_MAX_FILES]
-        changed = [self._is_changed(folder, file) for file in files]
+        if len(record.files) > _MAX_FILES:
+            self.add(
+                FaultCode.CONFIG, at, f"{VERSION_FILE} names more than {_MAX_FILES} files",
+                "pack the model again", VERSION_FILE,
+            )  # fmt: skip
+            return None
+        changed = [self._is_changed(folder, file) for file in record.files]
         return None if any(changed) else record
+
+    def is_recorded(self, folder: Path, path: Path, record: PackedVersion | None) -> bool:
+        """Whether the record of a folder, if any, names the model file; add a fault if not."""
+        if record is None or any(path == folder / one.name for one in record.files):
+            return True
+        at, message = self.place_of(folder), f"{VERSION_FILE} does not name {path.name}"
+        self.add(FaultCode.OTHER_FILE, at, message, "pack the model again", path.name)
+        return False
 
     def _is_changed(self, folder: Path, file: FileRecord) -> bool:
         """Whether a file is missing or another; add a fault if so."""

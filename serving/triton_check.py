@@ -191,7 +191,7 @@ def _version(
     model, number = place.parent.name, place.name
     path = reader.find_file(place, name, (model, number))
     target = _TARGETS.get(Path(name).suffix)
-    if path is None:
+    if path is None or not reader.is_recorded(place, path, record):
         return
     if target is None:
         reader.unchecked.append(f"{model}/{number}: {name} is of an unknown format")

@@ -35,6 +35,7 @@ class Conversation:
         self._replies: Queue[bytes | ProcessEnd | OSError] = Queue(_MAX_LINES)
         self._closed_at: float | None = None
         self._end: ProcessEnd | OSError | None = None
+        self._last: ProcessEnd | OSError | None = None  # set by the thread
         spec = ProcessSpec(
             command=command, environment=environment, more=self._requests, ends_input=True
         )
@@ -65,16 +66,21 @@ class Conversation:
         return reply
 
     def close(self) -> None:
-        """End the input of the program, and the program if it does not exit then."""
+        """End the input of the program, and the program if it does not exit then.
+
+        How it ended is then the reply to each request.
+        """
         self._closed_at = time.monotonic()
         self._requests.put(None)
         self._thread.join()
+        self._end = self._end or self._last
 
     def _follow(self, spec: ProcessSpec) -> None:
         try:
-            self._put(run_process(spec, self._put, log=self.log, watch=self._watch))
+            self._last = run_process(spec, self._put, log=self.log, watch=self._watch)
         except OSError as error:
-            self._put(error)
+            self._last = error
+        self._put(self._last)
 
     def _put(self, reply: bytes | ProcessEnd | OSError) -> bool:
         while self._closed_at is None:

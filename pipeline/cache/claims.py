@@ -108,7 +108,7 @@ class StepClaims:
 
     def _create_next(self, key: str) -> str | ClaimConflict:
         folder = f"{_FOLDER}/{key}"
-        numbers = sorted(int(one) for one in self._files.names(folder) if one.isdecimal())
+        numbers = self._numbers(folder)
         last = numbers[-1] if numbers else -1
         if numbers:
             holder = self._holder_of(f"{folder}/{last:0{_DIGITS}}")
@@ -117,10 +117,16 @@ class StepClaims:
         name = f"{folder}/{last + 1:0{_DIGITS}}"
         if not self._files.create(name, _encode(StepClaim(holder=self.holder))):
             return ClaimConflict(holder="another run")
+        if self._numbers(folder)[-1] != last + 1:  # the list was old, and the number free again
+            self._files.remove(name)
+            return ClaimConflict(holder="another run")
         for number in numbers:
             with suppress(Exception):  # another run removed it; only the highest number counts
                 self._files.remove(f"{folder}/{number:0{_DIGITS}}")
         return name
+
+    def _numbers(self, folder: str) -> list[int]:
+        return sorted(int(one) for one in self._files.names(folder) if one.isdecimal())
 
     def _holder_of(self, name: str) -> str | None:
         """Return who holds a claim; None if it is free, or unchanged for a whole lease."""

@@ -13,6 +13,7 @@ from ...core.atomic_write import flush_file
 from ...core.errors import ErrorCode, MissingError, UsageError, first_line
 from ...core.installation import hint_for_extra
 from ...core.records import FileRecord, sha256_of
+from .store_layout import is_digest
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -138,7 +139,13 @@ class RemoteFiles:
 
 
 def blob_name(digest: str) -> str:
-    """Return the name of a file with that digest."""
+    """Return the name of a file with that digest.
+
+    Raises:
+        ValueError: it is not a digest; records of strangers may have a path there.
+    """
+    if not is_digest(digest):
+        raise ValueError(f"{digest[:80]!r} is not a digest")
     return f"blobs/{digest[:2]}/{digest}"
 
 

@@ -67,7 +67,7 @@ def fetch_files(stored: StoredFolder, files: RemoteFiles, place: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             whole = files.get_blob(file, target)
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             whole = False
         if not whole:
             raise CheckpointError(

@@ -32,7 +32,18 @@ def test_another_text_is_refused(url: str) -> None:
     assert caught.value.option == "served"
 
 
-@pytest.mark.parametrize("header", ["", "no colon", "two words: x", "a: b\r\nc: d", ": x"])
+@pytest.mark.parametrize("url", [
+    "http://user:secret@host", "user:secret@host", "ftp://user:secret@host", "http://u:secret@h:x",
+])  # fmt: skip
+def test_a_password_is_not_shown(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_address(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "header", ["", "no colon", "two words: x", "a: b\r\nc: d", ": x", "x#y: z", "x-Bin: z", "x: é"]
+)
 def test_another_header_is_refused_without_its_value(header: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_address("http://host", [header])

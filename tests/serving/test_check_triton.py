@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from modelc.core.errors import ErrorCode, UsageError
@@ -203,6 +204,16 @@ def test_a_program_without_a_record_is_opened_only_if_trusted(repository: Path) 
     found = check_repository(repository)
     assert (found.faults, len(found.unchecked)) == ((), 1)
     assert FaultCode.TENSOR_ORDER in codes(check_repository(repository, trust=True))
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_a_record_that_does_not_name_the_program_is_none(repository: Path, trust: bool) -> None:
+    place = repository / SCRIPT / "1" / "modelc.json"
+    record = msgspec.json.decode(place.read_bytes())
+    place.write_bytes(msgspec.json.encode({**record, "files": []}))
+    found = check_repository(repository, trust=trust)
+    assert codes(found) == {FaultCode.OTHER_FILE}
+    assert f"{SCRIPT}/1" not in found.versions
 
 
 # Hostile folders: a fault, never a crash.

@@ -15,6 +15,7 @@ import pytest
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.kinds import Capture
 from modelc.core.records import record_of, sha256_of
+from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
@@ -162,6 +163,22 @@ def test_a_rejected_artifact_is_packed_only_if_allowed(
     assert record["allowed"] is True
     assert record["verdict"]["state"] != "passed"
     assert len(report.models) == 1
+    _pass(folder)
+    report = pack(folder, tmp_path / "repository")
+    record = json.loads((tmp_path / "repository" / "gate" / "2" / "modelc.json").read_text())
+    assert (record["allowed"], record["verdict"]["state"]) == (False, "passed")
+
+
+def _pass(folder: Path) -> None:
+    """Record that the artifact passed, as when it is judged again by other limits."""
+    manifest = read_manifest(folder)
+    assert manifest is not None
+    artifacts = tuple(replace(one, name=one.step, rejected=False) for one in manifest.artifacts)
+    verdicts = tuple(
+        replace(one, artifact=artifacts[0].name, state=State.PASSED, reasons=())
+        for one in manifest.verdicts
+    )
+    write_manifest(replace(manifest, artifacts=artifacts, verdicts=verdicts), folder)
 
 
 def test_an_unknown_name_to_allow_is_refused(detector: Path, pack: Pack, tmp_path: Path) -> None:

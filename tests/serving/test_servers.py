@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.serving.ensembles import EnsembleSpec, EnsembleStep
 from modelc.serving.pack_models import check_repository
-from modelc.serving.repository_kinds import KSERVE, MLFLOW, OVMS, kind_of
+from modelc.serving.repository_kinds import KSERVE, MLFLOW, OVMS, RepositoryKind, kind_of
 from modelc.serving.repository_records import FaultCode, PackReport, ServingOptions
 
 from ..reasons import has_code
@@ -191,6 +191,17 @@ def test_a_fault_of_the_server_config_is_found(
 ) -> None:
     _edit(server, change)
     assert code in {fault.code for fault in check_repository(server).faults}
+
+
+@pytest.mark.parametrize("kind", [OVMS, MLFLOW], ids=lambda kind: kind.name)
+def test_a_model_of_another_interface_needs_another_name(
+    detector: Path, exported_digits: Path, pack: Pack, tmp_path: Path, kind: RepositoryKind
+) -> None:
+    pack(detector, tmp_path / "repository", kind=kind, only=("onnx",))
+    with pytest.raises(UsageError, check=has_code(ErrorCode.FOLDER_OCCUPIED, option="name")):
+        pack(exported_digits, tmp_path / "repository", kind=kind, name="detector", only=("onnx",))
+    again = pack(detector, tmp_path / "repository", kind=kind, only=("onnx",))
+    assert [one.is_new for one in again.models] == [False]
 
 
 @pytest.mark.parametrize("raw", [b"[" * 1_000_000, b"\xff\x00", b"[]", b'{"model_config_list": 3}'])

@@ -66,6 +66,15 @@ def test_a_program_that_hangs_gives_no_reply_and_is_ended() -> None:
     assert time.monotonic() - began < SOON
 
 
+def test_a_closed_conversation_replies_at_once() -> None:
+    with talk("import time; time.sleep(600)") as conversation:
+        assert conversation.ask(b"a\n", 0.3) is None
+        conversation.close()
+        began = time.monotonic()
+        assert isinstance(conversation.ask(b"b\n", 600.0), ProcessEnd)
+    assert time.monotonic() - began < SOON
+
+
 def test_a_program_that_floods_is_ended() -> None:
     began = time.monotonic()
     with talk("while True: print('x' * 1000, flush=True)") as conversation:

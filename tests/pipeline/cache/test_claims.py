@@ -100,6 +100,30 @@ def test_a_claim_that_was_taken_over_does_not_come_back(host: Callable[[], StepC
                 assert found == ClaimConflict(holder=two.holder)
 
 
+def test_a_number_that_is_free_again_is_not_claimed_twice(
+    host: Callable[[], StepClaims], files: RemoteFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = host(), host()
+    with two.hold([KEY]):
+        pass
+    read, held = files.read, two.hold([KEY])
+
+    def read_long_ago(name: str) -> bytes | None:
+        found = read(name)
+        monkeypatch.setattr(files, "read", read)
+        with two.hold([KEY]):
+            pass
+        assert held.__enter__() is None
+        return found
+
+    monkeypatch.setattr(files, "read", read_long_ago)
+    with one.hold([KEY]) as found:
+        assert found is not None
+    with host().hold([KEY]) as third:
+        assert third == ClaimConflict(holder=two.holder)
+    held.__exit__(None, None, None)
+
+
 def test_a_damaged_claim_is_held_until_its_lease_ends(
     host: Callable[[], StepClaims], files: RemoteFiles
 ) -> None:

@@ -60,6 +60,19 @@ def test_a_name_that_leads_outside_is_refused(files: RemoteFiles, tmp_path: Path
         fetch_files(StoredFolder(name="net", files=(evil,)), files, tmp_path / "here")
 
 
+def test_a_digest_that_is_a_path_reads_and_removes_nothing(
+    files: RemoteFiles, tmp_path: Path
+) -> None:
+    private = tmp_path / "private"
+    private.write_bytes(b"1")
+    files.write("blobs/x", b"")
+    evil = FileRecord(name="a", size=0, sha256="../private")
+    with pytest.raises(CheckpointError, check=has_code(ErrorCode.CORRUPT_FILE)):
+        fetch_files(StoredFolder(name="net", files=(evil,)), files, tmp_path / "here")
+    assert private.read_bytes() == b"1"
+    assert list((tmp_path / "here").iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["", "/a", "a/../b", "C:\\a", "..\\a", "a\0b"])
 def test_these_names_are_not_inside(name: str) -> None:
     assert not is_inside(name)
