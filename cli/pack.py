@@ -141,6 +141,16 @@ def _open_path(
     """Return the output folders of a path, and the ensembles if it is a project."""
     from ..serving.pick_artifacts import ModelFolder, check_served_name
 
+    if path.suffix != ".toml" and path.is_file():
+        raise UsageError(
+            f"{path} is a file", code=ErrorCode.NO_MANIFEST,
+            hint=f"give its output folder, and choose with --artifact: modelc pack {path.parent}",
+        )  # fmt: skip
+    if (path / "modelc.toml").is_file() and not (path / "manifest.json").is_file():
+        raise UsageError(
+            f"{path} is a project, not an output folder", code=ErrorCode.NO_MANIFEST,
+            hint=f"pack its models with modelc pack {path / 'modelc.toml'}",
+        )  # fmt: skip
     if path.suffix != ".toml" or not path.is_file():
         return (ModelFolder(name=check_served_name(name or path.resolve().name), folder=path),), ()
     from ..pipeline.manifest_file import MANIFEST_FILE

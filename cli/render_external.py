@@ -48,6 +48,7 @@ def show_external(report: ExternalReport) -> None:
 
 def _show_drift(console: Console, drift: Sequence[RuntimeDrift]) -> None:
     """Show one row for each two runtimes that ran an artifact: how far their outputs are apart."""
+    console.print()
     print_line(console, "drift between runtimes, on the feeds nearest to a limit:")
     columns = ["artifact", "feed", "from", "to", "max abs", "SQNR dB", "limit dB", "drift"]
     rows = [

@@ -140,6 +140,8 @@ def _read_eager_side(given: Given, *, trust: bool = False) -> Source | None:
     hint = "remove it, or name the eager reference with --against CHECKPOINT"
     if checkpoint is None:
         names = [one.name for one in specs_of(SourceOptions) if one.name not in _MOVE_OPTIONS]
+        if given.get("model") is not None:
+            hint = "for a model on a server add --served URL, for another reference --against FILE"
         refuse(given, names, "without --against", hint)
         return None
     refuse(given, ["checkpoint"], "with --against", hint)

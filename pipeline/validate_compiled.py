@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def validate_compiled(
-    folder: Path,
+    folder: Path | str,
     mode: str = "default",
     on_event: Tell = ignore_events,
     *,
@@ -59,7 +59,7 @@ def validate_compiled(
     Raises:
         ModelcError: the folder or the checkpoint cannot be used.
     """
-    mode = plain_variant(mode, "compiled")
+    folder, mode = Path(folder), plain_variant(mode, "compiled")
     if compile_settings(mode).get("backend") in COMPILE_BACKENDS:
         raise UsageError(
             f"--compiled judges on the CPU, and {mode} runs on a GPU",

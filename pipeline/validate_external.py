@@ -42,7 +42,7 @@ from .validate_folder import check_trust, unrun_judgment
 
 
 def validate_external(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
-    folder: Path,
+    folder: Path | str,
     runtimes: Sequence[ExternalRuntime | RuntimeFamily],
     on_event: Tell = ignore_events,
     *,
@@ -71,6 +71,7 @@ def validate_external(  # noqa: PLR0913 - the options of `modelc validate FOLDER
         UsageError: an artifact is unknown, or no runtime runs any.
         ModelcError: the folder, the checkpoint or a runtime cannot be used.
     """
+    folder = Path(folder)
     manifest = load_manifest(folder)
     chosen = _choose_artifacts(manifest, artifacts)
     pairs = [(_member_for(one, artifact), artifact) for one in runtimes for artifact in chosen]

@@ -45,7 +45,7 @@ class ServedRequest:
 
 
 def validate_served(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
-    folder: Path,
+    folder: Path | str,
     served: ServedRequest,
     on_event: Tell = ignore_events,
     *,
@@ -68,7 +68,7 @@ def validate_served(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
         RunnerError: the server does not answer, or the model is not ready.
         ModelcError: the folder or the checkpoint cannot be used.
     """
-    address = served.address
+    folder, address = Path(folder), served.address
     manifest = load_manifest(folder)
     if served.artifact is not None:
         check_artifact(manifest, served.artifact)

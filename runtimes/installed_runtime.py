@@ -91,7 +91,9 @@ def _onnx_facts(path: Path, artifact: Artifact) -> Mapping[str, bool]:
     return {"float8": has_float8(graph), "half_io": has_half_io(graph)}
 
 
-def install_runtime(text: str, cache: Path, on_event: Tell = ignore_events) -> InstalledRuntime:
+def install_runtime(
+    text: str, cache: Path | str, on_event: Tell = ignore_events
+) -> InstalledRuntime:
     """Install a release of a runtime, unless the cache has it.
 
     Args:
@@ -103,6 +105,6 @@ def install_runtime(text: str, cache: Path, on_event: Tell = ignore_events) -> I
         UsageError: the text names no release of a known runtime.
         MissingError: it cannot be installed.
     """
-    requirement = parse_requirement(text)
+    requirement, cache = parse_requirement(text), Path(cache)
     provide_environment(requirement, cache, on_event)
     return InstalledRuntime(requirement=requirement, cache=cache)

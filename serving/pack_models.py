@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..core.children.limits import ProcessLimits
-from ..core.errors import ErrorCode, Hint, Option, UsageError
+from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ..pipeline.manifest_file import encode_json
+from ..pipeline.recorded_run import load_manifest
 from .describe_models import describe_models
 from .ensembles import EnsembleModel, EnsembleSpec, build_ensemble
 from .pick_artifacts import (
@@ -111,6 +112,10 @@ def _nothing_error(request: PackRequest, left_out: Sequence[OmittedArtifact]) ->
     """Return the error for no artifact to pack, with what would pack the first one."""
     why, hint = "no artifact has this name", "give names as modelc report shows them, or leave out"
     advice = Hint(f"{hint} ", Option("artifact"))
+    manifests = [load_manifest(source.folder) for source in request.folders]
+    names = {artifact.name for manifest in manifests for artifact in manifest.artifacts}
+    if names and request.choice.only and not left_out:
+        return unknown_name_error("artifact", request.choice.only[0], sorted(names))
     if left_out:
         why, advice = left_out[0].text, Hint(left_out[0].hint)
     return UsageError(

@@ -178,7 +178,8 @@ class RepositoryReader:
             return False
         other = self._version_with(folder.parent, name, file.sha256, path)
         message = f"{name} is {other or 'not the recorded file'}"
-        self.add(FaultCode.OTHER_FILE, at, message, "pack the model again", name)
+        hint = "remove this version, and pack the model again"
+        self.add(FaultCode.OTHER_FILE, at, message, hint, name)
         return True
 
     def _version_with(self, model: Path, name: str, recorded: str, path: Path) -> str:

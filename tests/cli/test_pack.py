@@ -99,7 +99,7 @@ def test_a_limit_is_a_fault_of_the_file(door: Door, packed: Path) -> None:
         (("OUT", "--to", "triton"), "-o"),
         (("OUT", "--to", "trtion", "-o", "new"), "trtion"),
         (("OUT", "--to", "triton", "-o", "new", "--name", "a/b"), "a/b"),
-        (("OUT", "--to", "triton", "-o", "new", "--artifact", "none"), "triton"),
+        (("OUT", "--to", "triton", "-o", "new", "--artifact", "none"), "none"),
         (("OUT", "--to", "triton", "-o", "new", "--allow", "onyx"), "onyx"),
         (("OUT", "--check", "--gpu"), "--gpu"),
         (("OUT", "OUT", "--check"), "2"),
