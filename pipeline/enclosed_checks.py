@@ -72,7 +72,7 @@ def _check_before(steps: EnclosedSteps, declared: Preprocess, eager: EagerRefere
 
     constants, worst, count = make_scale_constants(declared), LevelError(worst=0.0, mean=0.0), 0
     for name, image in _iter_images(steps.image, eager.references):
-        _check_channels(steps.image, image, declared)
+        check_channels(steps.image, image, declared)
         ours = preprocess_images(torch.from_numpy(image[None].copy()), declared, constants)
         error = measure_levels(to_array(ours)[0], read_with_pillow(image, declared), declared)
         limit = _LEVELS[declared.interpolation] if declared.resize else _EXACT
@@ -91,7 +91,7 @@ def _check_before(steps: EnclosedSteps, declared: Preprocess, eager: EagerRefere
     )
 
 
-def _check_channels(name: str, image: Array, declared: Preprocess) -> None:
+def check_channels(name: str, image: Array, declared: Preprocess) -> None:
     """Check that an image (H, W, C) has the channels that are declared.
 
     Raises:

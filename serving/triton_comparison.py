@@ -147,7 +147,7 @@ def _fits(dims: tuple[int, ...], found: tuple[int, ...]) -> bool:
 def find_config_difference(place: Path, model: ServedModel, options: ServingOptions) -> str:
     """Return how the interface of a model differs from that of the folder; empty if it does not.
 
-    What an operator may tune, such as instances and batching delays, is not compared.
+    What an operator may tune is not compared: instances, batching delays, a smaller batch.
     """
     path = place / CONFIG_FILE
     if path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_CONFIG_BYTES:
@@ -157,7 +157,10 @@ def find_config_difference(place: Path, model: ServedModel, options: ServingOpti
     except UsageError as error:
         return error.message
     new = make_config(model, options)
-    for field in ("backend", "platform", "max_batch_size", "default_model_filename"):
+    batches = bool(there.max_batch_size) == bool(new.max_batch_size)
+    if not batches or there.max_batch_size > new.max_batch_size:  # a smaller one may be tuned
+        return f"max_batch_size is {there.max_batch_size}, not {new.max_batch_size}"
+    for field in ("backend", "platform", "default_model_filename"):
         if getattr(there, field) != getattr(new, field):
             return f"{field} is {getattr(there, field)!r}, not {getattr(new, field)!r}"
     if dict(there.cc_model_filenames) != dict(new.cc_model_filenames):

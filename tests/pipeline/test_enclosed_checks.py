@@ -19,7 +19,7 @@ from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.core.model_meta import ModelMeta
 from modelc.core.postprocess import Postprocess
 from modelc.core.preprocess import Preprocess
-from modelc.pipeline.enclosed_checks import find_difference
+from modelc.pipeline.enclosed_checks import check_channels, find_difference
 from modelc.pipeline.make_order import include_steps
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run_order import run
@@ -249,3 +249,14 @@ def test_preprocessing_that_no_model_can_include(source: Source, text: str) -> N
     with pytest.raises(UsageError) as nothing:
         include_steps(source, None)
     assert nothing.value.code is ErrorCode.NO_EFFECT
+
+
+@pytest.mark.parametrize(("channels", "declared"), [(1, "rgb"), (3, "gray")])
+def test_images_of_other_channels_are_named_before_values_are_compared(
+    channels: int, declared: str
+) -> None:
+    image, steps = np.zeros((4, 4, channels), "uint8"), Preprocess.parse(f"channels={declared}")
+    with pytest.raises(CheckpointError) as caught:
+        check_channels("x", image, steps)
+    assert caught.value.code is ErrorCode.STEPS_DIFFER
+    check_channels("x", np.zeros((4, 4, 4 - channels), "uint8"), steps)

@@ -39,11 +39,11 @@ def client_of(double: ServedDouble, timeout: float = 30.0, *headers: str) -> Htt
     return HttpV2Client(parse_address(double.url, headers, timeout))
 
 
-def ask(double: ServedDouble, array: object, timeout: float = 30.0) -> Arrays:
+def ask(double: ServedDouble, array: object, timeout: float = 30.0, version: str = "") -> Arrays:
     given = np.asarray(array)
     sent = SentTensor(name="x", datatype=DATATYPES[str(given.dtype)], array=given)
     with closing(client_of(double, timeout)) as client:
-        return client.infer("net", "", [sent])
+        return client.infer("net", version, [sent])
 
 
 @pytest.mark.parametrize("binary", [True, False])
@@ -80,6 +80,18 @@ def test_bfloat16_arrives_as_float32(double: ServedDouble) -> None:
     found = ask(double, np.array([0], np.float32))["x"]
     assert found.dtype == np.float32
     assert found.tolist() == [1.5, -2.0]
+
+
+@pytest.mark.parametrize("other", [{"model_name": "twin"}, {"model_version": "7"}])
+def test_a_reply_of_another_model_is_an_error(double: ServedDouble, other: dict[str, str]) -> None:
+    reply = {"model_name": "net", "model_version": "1", "outputs": [output()]}
+    array = np.array([0], np.float32)
+    double.misbehave = lambda request: send_json(request, reply)
+    assert ask(double, array, version="1")["x"].tolist() == [1.0]
+    double.misbehave = lambda request: send_json(request, {**reply, **other})
+    with pytest.raises(RunnerError) as caught:
+        ask(double, array, version="1")
+    assert caught.value.code is ErrorCode.SERVER_REPLY
 
 
 def output(**changes: object) -> dict[str, object]:
