@@ -156,7 +156,12 @@ def find_config_difference(place: Path, model: ServedModel, options: ServingOpti
         there, _ = read_config(path.read_bytes(), str(path))
     except UsageError as error:
         return error.message
-    new = make_config(model, options)
+    difference = _find_difference(there, make_config(model, options))
+    return difference or _find_label_difference(place, model, there)
+
+
+def _find_difference(there: Any, new: Any) -> str:
+    """Compare the parts of two configurations that clients and backends depend on."""
     batches = bool(there.max_batch_size) == bool(new.max_batch_size)
     if not batches or there.max_batch_size > new.max_batch_size:  # a smaller one may be tuned
         return f"max_batch_size is {there.max_batch_size}, not {new.max_batch_size}"
@@ -170,7 +175,7 @@ def find_config_difference(place: Path, model: ServedModel, options: ServingOpti
     ):  # fmt: skip
         if _shape_of(old) != _shape_of(given):
             return f"its {noun} have other names, dtypes or dims"
-    return _find_label_difference(place, model, there)
+    return ""
 
 
 def _find_label_difference(place: Path, model: ServedModel, there: Any) -> str:

@@ -245,17 +245,18 @@ def test_a_model_whose_passed_artifact_is_not_there_is_refused(
 def test_files_of_a_part_are_those_of_its_manifest(
     write: Write, tmp_path: Path, exported_digits: Path, change: str
 ) -> None:
-    parts = find_parts([write("x", record(1)), write("y", record(2))])
-    for name in record(1).models:
-        shutil.copytree(exported_digits, tmp_path / "x" / name.name)
+    folders = [write("x", record(1)), write("y", record(2))]
+    for model in record(1).models:
+        shutil.copytree(exported_digits, tmp_path / "x" / model.name)
     file = tmp_path / "x" / record(1).models[0].name / "model.onnx"
+    if change == "damaged":
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+    if change == "missing":
+        file.unlink()
+    parts = find_parts(folders)
     if change == "none":
         place_models(parts, tmp_path / "out")
         return
-    if change == "damaged":
-        file.write_bytes(file.read_bytes()[:-1] + b"x")
-    else:
-        file.unlink()
     with pytest.raises(UsageError, check=has_code(ErrorCode.FILE_CHANGED)):
         place_models(parts, tmp_path / "out")
 
