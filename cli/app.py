@@ -220,7 +220,8 @@ def _other_option(error: TyperException, context: typer.Context | None) -> str |
     """Return the hint for an unknown option: the commands that have it, or similar options."""
     option = str(getattr(error, "option_name", ""))
     if owners := _commands_with(option, context):
-        return f"{option} is an option of {' and '.join(owners)}"
+        names = " and ".join(filter(None, (", ".join(owners[:-1]), owners[-1])))
+        return f"{option} is an option of {names}"
     near = nearest_names(option, getattr(error, "possibilities", None) or (), count=2)
     return f"did you mean {' or '.join(near)}?" if near else None
 

@@ -72,7 +72,7 @@ def make_order(
         measuring=measuring,
         settings=make_settings(given, wanted),
         cache=None if given.get("no-cache") else cache,
-        **{**conversion, "meta": meta},
+        **{**conversion, "meta": meta if source.preprocess else conversion.get("meta")},
     )
     return preprocess_as_declared(order)
 

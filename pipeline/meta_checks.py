@@ -23,8 +23,13 @@ _BATCH_AND_CLASSES = 2  # ranks
 _IMAGE_RANKS = (3, 4)
 
 
-def complete_meta(meta: ModelMeta, eager: EagerReference) -> ModelMeta:
+def complete_meta(
+    meta: ModelMeta, eager: EagerReference, used: Preprocess | None = None
+) -> ModelMeta:
     """Return the metadata with the names of input and output, and complete preprocessing.
+
+    Where none is declared, that which is `used` on the images of this run is recorded; whether it
+    fits is found when they are read.
 
     Raises:
         UsageError: it contradicts the model: the number of classes, channels, sizes, names.
@@ -40,7 +45,18 @@ def complete_meta(meta: ModelMeta, eager: EagerReference) -> ModelMeta:
     elif meta.preprocess_input:
         raise _meta_fault("preprocess-input", "names an input, but no preprocess is declared",
                           "preprocess=imagenet")  # fmt: skip
+    elif used is not None:
+        meta = _record_used(meta, used, eager)
     return meta
+
+
+def _record_used(meta: ModelMeta, used: Preprocess, eager: EagerReference) -> ModelMeta:
+    try:
+        spec = _image_input(meta, eager)
+        steps, _ = settle_preprocess(used, spec)
+    except UsageError:  # it cannot be said which input it is for
+        return meta
+    return replace(meta, preprocess=steps, preprocess_input=spec.name)
 
 
 def _separate_included(meta: ModelMeta, checkpoint: Checkpoint) -> ModelMeta:

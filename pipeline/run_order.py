@@ -134,7 +134,10 @@ def _check_by_model(
         if isinstance(step.target, SettingsChecked):
             step.target.check_settings(eager.signature, order.settings)
     check_enclosed(eager, progress)
-    return replace(order, meta=complete_meta(order.meta or ModelMeta(), eager))
+    data = None if order.measuring is None else order.measuring.data
+    images = [one.preprocess for one in (order.lowering.calibration, data) if one is not None]
+    used = next(filter(None, images), None)
+    return replace(order, meta=complete_meta(order.meta or ModelMeta(), eager, used))
 
 
 def _locate(order: Order, progress: Progress) -> Order:

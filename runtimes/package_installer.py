@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..core.children.child_call import PYTHON
 from ..core.children.processes import Deadline, ProcessEnd, ProcessSpec, run_process
 from ..core.errors import ErrorCode, Hint, MissingError, Option, join_some
 from .runtime_requirement import RuntimeRequirement
@@ -66,7 +67,7 @@ def make_environment(folder: Path, python: str) -> None:
     """
     uv = find_uv()
     if uv is not None:
-        wanted = python or sys.executable
+        wanted = python or PYTHON[0]
         command: tuple[str, ...] = (
             uv,
             "venv",
@@ -141,7 +142,7 @@ def _pip_of(folder: Path) -> tuple[str, ...]:
     python = str(python_of(folder))
     if any(folder.glob("[Ll]ib*/**/site-packages/pip")):
         return (python, "-I", "-m", "pip")
-    return (sys.executable, "-I", "-m", "pip", "--python", python)
+    return (PYTHON[0], "-I", "-m", "pip", "--python", python)
 
 
 def _install_error(
@@ -185,7 +186,7 @@ def _find_python(version: str) -> str:
         MissingError: there is none.
     """
     if not version or version == _own_python():
-        return sys.executable
+        return PYTHON[0]
     found = shutil.which(f"python{version}")
     if found is None or _version_of(found) != version:
         raise MissingError(

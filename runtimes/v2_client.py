@@ -66,6 +66,9 @@ _SCHEME_WORDS = ("basic", "bearer", "token")
 _SHORTEST_SECRET = 4  # characters: `to` in a header is no secret, and is in many words
 
 
+_MIN_TIMEOUT, _MAX_TIMEOUT = 0.1, 86_400.0  # seconds of a request
+
+
 def parse_address(url: str, headers: Sequence[str] = (), timeout: float = 60.0) -> ServerAddress:
     """Return the address of a server.
 
@@ -91,6 +94,13 @@ def parse_address(url: str, headers: Sequence[str] = (), timeout: float = 60.0) 
     port = port or _SCHEMES[parts.scheme]
     if port is None:
         raise _address_error(url, "it names no port")
+    if not _MIN_TIMEOUT <= timeout <= _MAX_TIMEOUT:
+        raise UsageError(
+            f"--request-timeout {timeout:g} is not from {_MIN_TIMEOUT:g} to {_MAX_TIMEOUT:g}",
+            hint="give --request-timeout 60",
+            option="request-timeout",
+            code=ErrorCode.INVALID_VALUE,
+        )
     path = parts.path.rstrip("/").removesuffix("/v2")
     if path and parts.scheme.startswith("grpc"):
         raise _address_error(url, "gRPC has no path")

@@ -185,7 +185,10 @@ def test_with_debug_the_traceback_comes_before_the_error(door: Door) -> None:
         ("--quite", "did you mean --quiet"),
         ("--inptu", "did you mean --input"),
         ("--mn-sqnr", "did you mean --min-sqnr"),
-        ("--prepare-only", "--prepare-only is an option of modelc run and modelc build-trt"),
+        (
+            "--prepare-only",
+            "--prepare-only is an option of modelc run, modelc finish and modelc build-trt",
+        ),
         ("--xyzzy", "modelc export --help"),
     ],
 )

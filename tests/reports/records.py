@@ -356,10 +356,13 @@ def hostile() -> Manifest:
         "outcome",
     }
     closed = {"schema_version", "steps"}
+    printable = "".join(filter(str.isprintable, HOSTILE))  # metadata takes no other
 
-    def poison(value: object, key: str = "") -> object:
+    def poison(value: object, key: str = "", text: str = HOSTILE) -> object:
         if isinstance(value, str) and key not in kept:
-            return f"{value} {HOSTILE}"
+            return f"{value} {text}"
+        if isinstance(value, dict) and key == "meta":
+            return {name: poison(value[name], name, printable) for name in value}
         if isinstance(value, dict):
             free = key in ("environment", "versions", "factory_args", "sizes", "share", "options")
             return {
