@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from ..core.children.child_call import PYTHON
@@ -134,7 +134,7 @@ def list_releases(folder: Path, package: str) -> tuple[str, ...] | None:
 
 def _has_own_pip() -> bool:
     """Return whether the Python of this process has pip, as one that uv made need not."""
-    return find_spec("pip") is not None
+    return PathFinder.find_spec("pip") is not None
 
 
 def _pip_of(folder: Path) -> tuple[str, ...]:
