@@ -19,7 +19,7 @@ from .repository_records import (
     PackedVersion,
     RepositoryFault,
 )
-from .version_folders import is_inside
+from .version_folders import is_below
 
 MAX_RECORD_BYTES = 1 << 22
 _MAX_MODELS = 10_000
@@ -74,7 +74,7 @@ class RepositoryReader:
                     self.unchecked.append(f"only {_MAX_MODELS} models are checked")
                     break
                 path = Path(entry.path)
-                if is_inside(path, self.root):
+                if is_below(path, self.root):
                     found.append(path)
                 else:
                     at, message = (entry.name, ""), _LINK.format(entry.name)
@@ -96,7 +96,7 @@ class RepositoryReader:
                 FaultCode.MISSING_FILE, at, f"{name[:80]} is missing", "put it there", name[:80]
             )
             return None
-        if not is_inside(path, self.root):
+        if not is_below(path, self.root):
             message = _LINK.format(name[:80])
             self.add(FaultCode.UNSAFE_FILE, at, message, _LINK_HINT, name[:80])
             return None
@@ -189,7 +189,7 @@ class RepositoryReader:
         digest = sha256_of(path)
         for place in sorted(model.iterdir()):
             record = place / VERSION_FILE
-            if place == path.parent or not record.is_file() or not is_inside(record, self.root):
+            if place == path.parent or not record.is_file() or not is_below(record, self.root):
                 continue
             try:
                 found = msgspec.json.decode(record.read_bytes(), type=PackedVersion)

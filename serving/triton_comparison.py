@@ -26,7 +26,7 @@ from .triton_repository import (
     type_name,
 )
 from .triton_schema import MAX_CONFIG_BYTES, read_config
-from .version_folders import is_inside
+from .version_folders import is_below
 
 
 def model_dims(tensor: Any, limit: int) -> tuple[int, ...]:
@@ -184,7 +184,7 @@ def _find_label_difference(place: Path, model: ServedModel, there: Any) -> str:
     for one in there.output:
         if labels and one.name == model.classes_of and one.label_filename:
             path = place / one.label_filename
-            is_known = is_inside(path, place) and path.is_file()
+            is_known = is_below(path, place) and path.is_file()
             if not is_known or path.read_bytes().splitlines() != labels.splitlines():
                 return f"its {one.label_filename} has other class names"
     return ""

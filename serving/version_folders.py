@@ -65,7 +65,7 @@ def list_versions(model: Path) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def is_inside(path: Path, root: Path) -> bool:
+def is_below(path: Path, root: Path) -> bool:
     """Whether a path leads to a place below the root once its links are followed."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
