@@ -14,11 +14,10 @@ from ..core.kinds import QUANTIZED, TRACES, Precision
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.records import Artifact, CalibrationRecord, Coverage, Latency, size_text
 from ..core.verdict import State, Verdict
-from ..pipeline.size_probe import describe_narrowed_values
-from ..pipeline.trial_choice import CHOICE_RULE
 from ..reports.result_rows import (
     STATE_OUTCOMES,
     Outcome,
+    describe_narrowed_values,
     domain_lines,
     failure_outcome,
     pending_reason,
@@ -130,6 +129,8 @@ def _show_attempts(console: Console, artifact: Artifact) -> None:
         )
     console.print(table)
     if artifact.capture and not artifact.rejected:
+        from ..pipeline.trial_choice import CHOICE_RULE  # it imports what judges
+
         print_line(console, f"  [dim]{escape(artifact.capture)} was chosen: {CHOICE_RULE}[/]")
 
 

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..capture.capture_strategies import capture_exported_program
 from ..core.contract import (
     EAGER,
     RECORD,
@@ -83,6 +82,8 @@ def claims(path: Path) -> bool:
 
 def convert(job: Job) -> Converted:
     """Capture, compile in a child process, and pack with our record."""
+    from ..capture.capture_strategies import capture_exported_program
+
     captured = capture_exported_program(job)
     name = job.stem + SUFFIX
     place = job.folder / "aoti"

@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from ..capture.capture_strategies import capture_exported_program
 from ..capture.captured_program import example_tensors
 from ..capture.framework_errors import call_framework
 from ..core.contract import (
@@ -95,6 +94,8 @@ def is_archive(path: Path) -> bool:
 def convert(job: Job) -> Converted:
     """Export and save without stack traces and their paths."""
     import torch
+
+    from ..capture.capture_strategies import capture_exported_program
 
     captured = capture_exported_program(job)
     name = job.stem + SUFFIX

@@ -36,7 +36,6 @@ from . import onnx_coverage, onnx_default_session, onnx_faults, onnx_probe, onnx
 from .installed_packages import package_versions
 from .onnx_compatibility import choose_opset, combine_runtimes, lower_model
 from .onnx_domain_guard import add_guard
-from .onnx_exporters import DRAFT_STEM, export_onnx, name_output_axes
 from .onnx_files import (
     check_model,
     copy_sidecar,
@@ -122,6 +121,8 @@ def convert(job: Job) -> Converted:
     if job.parent is not None:
         return _convert_parent(job, job.parent)
     opset = _choose_opset(job)
+    from .onnx_exporters import DRAFT_STEM, export_onnx, name_output_axes
+
     model, source = export_onnx(job, opset)
     name_output_axes(model, job.output_axes)
     scope = (

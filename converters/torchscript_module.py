@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from ..capture.capture_strategies import capture_torchscript
 from ..capture.framework_errors import call_framework
 from ..core.atomic_write import require_room
 from ..core.call import bind_inputs, parameters_of_schema
@@ -75,6 +74,8 @@ def claims(path: Path) -> bool:
 def convert(job: Job) -> Converted:
     """Capture and save. A trace takes flat tensors; a script keeps the model's own call."""
     import torch
+
+    from ..capture.capture_strategies import capture_torchscript
 
     captured = capture_torchscript(job)
     name = job.stem + SUFFIX

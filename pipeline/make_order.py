@@ -32,7 +32,6 @@ from .option_table import (
 )
 from .order import Judging, Lowering, Order, Source, Wanted
 from .recorded_run import Moved, record_beside
-from .reopen import find_recorded_run
 
 NO_LIMITS: tuple[Limits, Mapping[str, Limits]] = (Limits(), {})
 
@@ -253,16 +252,17 @@ def make_settings(given: Given, wanted: Sequence[Wanted] = ()) -> dict[str, str]
     Raises:
         UsageError: a value that they cannot have, or one that no wanted engine has.
     """
+    values = {one: given.get(one.name) for one in ENGINE_OPTIONS}
+    found = {one: v for one, v in values.items() if not (v is None or v is False or v == ())}
+    if not found:
+        return {}
     from ..converters.trt.engine_options import SEPARATOR, check_libraries, parse_options
     from ..converters.trt.trt_installation import TrtLibrary
 
     settings = {}
-    for one in ENGINE_OPTIONS:
-        value = given.get(one.name)
-        if value is None or value is False or value == ():
-            continue
-        values = value if isinstance(value, list | tuple) else (value,)
-        text = SEPARATOR.join(map(str, values))
+    for one, value in found.items():
+        parts = value if isinstance(value, list | tuple) else (value,)
+        text = SEPARATOR.join(map(str, parts))
         settings[one.field] = str(not one.negated).lower() if value is True else text
     targets = {one.target for one in wanted}
     check_libraries(settings, [one for one in TrtLibrary if one in targets])
@@ -307,6 +307,8 @@ def build_order(path: Path, order: Order) -> Order:
             option="model",
             code=ErrorCode.NO_MANIFEST,
         )
+    from .reopen import find_recorded_run  # it imports what judges
+
     manifest, artifact = beside
     moved = Moved(allow_pickle=order.source.allow_pickle, trust=order.source.trust)
     run = find_recorded_run(manifest, path.parent, moved, order.judging)

@@ -58,9 +58,7 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
     def invalid(text: str, code: ErrorCode = ErrorCode.INVALID_MANIFEST) -> UsageError:
         return UsageError(f"{path} {text}", hint=_input_hint(path), code=code)
 
-    version, manifest = _decode_record(raw, invalid)
-    if manifest is None:
-        raise invalid(f"has schema version {version!r}; this modelc reads {SCHEMA_VERSION}")
+    manifest = _decode_record(raw, invalid)
     bare = next((one.name for one in manifest.artifacts if not one.files), None)
     if bare is not None:
         raise invalid(f"names {bare!r} without a file")
@@ -73,21 +71,27 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
     return manifest
 
 
-def _decode_record(
-    raw: bytes, invalid: Callable[[str], UsageError]
-) -> tuple[object, Manifest | None]:
-    """Return the schema version and the record; None for a record of another version."""
+def _decode_record(raw: bytes, invalid: Callable[..., UsageError]) -> Manifest:
+    """Decode a record of this schema version; of another one, only the version is read."""
     import msgspec
 
+    malformed = (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, RecursionError)
+    manifest = None
     try:
-        version = msgspec.json.decode(raw, type=_VersionedManifest).schema_version
-        if version != SCHEMA_VERSION:
-            return version, None
-        return version, msgspec.json.decode(raw, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, RecursionError) as error:
+        try:
+            manifest = msgspec.json.decode(raw, type=Manifest)
+            version = manifest.schema_version
+        except (*malformed, UsageError):
+            version = msgspec.json.decode(raw, type=_VersionedManifest).schema_version
+            if version == SCHEMA_VERSION:
+                raise
+    except malformed as error:
         raise invalid(f"is not a manifest: {first_line(error)}") from error
     except UsageError as error:  # a value that no metadata has
         raise invalid(f"is not a manifest: {error.message}") from error
+    if manifest is None or version != SCHEMA_VERSION:
+        raise invalid(f"has schema version {version!r}; this modelc reads {SCHEMA_VERSION}")
+    return manifest
 
 
 def _input_hint(path: Path) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..capture.refusals import hint_for
-from ..converters.quantizers.quantizer_registry import find_quantizer, quantizers_for
 from ..converters.registry import TARGETS, target_for, target_named
 from ..core.contract import EAGER, Deferred, Lowered, Quantizer, Readiness, Target
 from ..core.errors import (
@@ -199,6 +198,8 @@ class _Planner:
         """Return the quantizers for this step; empty unless it is INT8."""
         if wanted.precision not in QUANTIZED:
             return ()
+        from ..converters.quantizers.quantizer_registry import quantizers_for
+
         able = quantizers_for(target.NAME, wanted.precision)
         if not able:
             return ()
@@ -261,8 +262,9 @@ def _check_capture(order: Order, steps: Sequence[Step]) -> None:
             hint="give the checkpoint, or leave it out",
             option="patch", code=ErrorCode.NO_EFFECT,
         )  # fmt: skip
-    captured = any(isinstance(step.target, Lowered) and step.captures for step in steps)
-    if order.custom_ops and not captured:
+    if order.custom_ops and not any(
+        isinstance(step.target, Lowered) and step.captures for step in steps
+    ):
         raise UsageError(
             f"--custom-op {' '.join(order.custom_ops)} has no effect: nothing is exported to ONNX",
             hint=Hint("add ", Option("to", "onnx"), ", or leave it out"),
@@ -295,6 +297,8 @@ def _choose_quantizers(
 ) -> Sequence[Quantizer]:
     """Return the requested quantizer, or all available ones."""
     if order.lowering.quantizer is not None:
+        from ..converters.quantizers.quantizer_registry import find_quantizer
+
         named = find_quantizer(order.lowering.quantizer)
         if named not in able:
             raise UsageError(
@@ -317,6 +321,8 @@ def _offers_method(quantizer: Quantizer, wanted: Wanted, order: Order) -> bool:
     """Return whether the quantizer offers the requested calibration method."""
     way = (wanted.target, wanted.precision)
     methods = quantizer.METHODS[way]
+    from ..converters.quantizers.quantizer_registry import quantizers_for
+
     if order.lowering.method is None or order.lowering.method in methods:
         return True
     if order.lowering.quantizer is None and any(

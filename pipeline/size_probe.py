@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,7 +12,6 @@ from ..core.contract import Feed
 from ..core.dims import UNBOUNDED, Dim, default_opt
 from ..core.domain import Domain
 from ..core.errors import CheckpointError
-from ..core.records import Artifact
 from ..core.signature import InputSpec, Signature
 from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import FeedDrawer
@@ -236,7 +235,6 @@ def _accepts_open_masks(
     return not any(np.isnan(one).any() for one in outputs.values() if one.dtype.kind in "fc")
 
 
-_INT32 = 2**31 - 1
 _TIMES_AS_LARGE = 10  # times the largest size that was tried, as an example for the user
 
 
@@ -274,25 +272,3 @@ def _format_dim(dim: Dim, widened: Dim) -> Dim:
         return replace(dim, bounded=not dim.chosen)
     high = _TIMES_AS_LARGE * dim.high
     return Dim(name=dim.name, low=dim.low, opt=default_opt(dim.low, high), high=high)
-
-
-def describe_narrowed_values(artifacts: Iterable[Artifact], asked: Signature) -> list[str]:
-    """Describe inputs whose chosen values an artifact covers only in part, and not up to int32.
-
-    A format that computes in 32 bits cannot cover more.
-    """
-    lines: dict[str, list[str]] = {}
-    whole = {spec.name: spec for spec in asked.inputs}
-    for artifact in artifacts:
-        for spec in () if artifact.domain is None else artifact.domain.inputs:
-            values, wide = spec.values, whole.get(spec.name, spec).values
-            if values is None or wide is None or not (values.chosen and wide.chosen):
-                continue
-            if values.high < min(wide.high, _INT32):
-                stated = replace(spec, values=replace(values, low=0, high=_INT32, usual=None))
-                text = (
-                    f"{spec.name} is verified within {str(values)[1:-1]} only, not up to eager's "
-                    f"limit: state larger values to try other captures, --input '{stated}'"
-                )
-                lines.setdefault(text, []).append(artifact.name)
-    return [f"{', '.join(names)}: {text}" for text, names in lines.items()]

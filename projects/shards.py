@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import ErrorCode, UsageError
-from ..pipeline.cache.step_keys import canonical_text
+from ..pipeline.cache.step_keys import canonical_bytes
 from .project_records import ModelOrder
 from .setting_keys import RUN_KEYS
 from .setting_layers import OTHER_VARIABLES, VARIABLE_PREFIX, Overrides
@@ -122,7 +122,7 @@ def digest_project(file: Path, given: Overrides, selected: Sequence[Sequence[str
     variables = _without(given.environment, run_variables)
     sets = [one for one in given.sets if one.partition("=")[0].strip() not in RUN_KEYS]
     parts = [file.read_text(encoding="utf-8").split("\n"), sets, variables, selected]
-    return hashlib.sha256(canonical_text(parts).encode()).hexdigest()
+    return hashlib.sha256(canonical_bytes(parts)).hexdigest()
 
 
 def _without(variables: Mapping[str, str], names: set[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ..core.domain import Domain
@@ -369,3 +369,28 @@ def _has_parent_row(row: ResultRow, rows: list[ResultRow]) -> bool:
         for one in rows
         if one is not row
     )
+
+
+_INT32 = 2**31 - 1
+
+
+def describe_narrowed_values(artifacts: Iterable[Artifact], asked: Signature) -> list[str]:
+    """Describe inputs whose chosen values an artifact covers only in part, and not up to int32.
+
+    A format that computes in 32 bits cannot cover more.
+    """
+    lines: dict[str, list[str]] = {}
+    whole = {spec.name: spec for spec in asked.inputs}
+    for artifact in artifacts:
+        for spec in () if artifact.domain is None else artifact.domain.inputs:
+            values, wide = spec.values, whole.get(spec.name, spec).values
+            if values is None or wide is None or not (values.chosen and wide.chosen):
+                continue
+            if values.high < min(wide.high, _INT32):
+                stated = replace(spec, values=replace(values, low=0, high=_INT32, usual=None))
+                text = (
+                    f"{spec.name} is verified within {str(values)[1:-1]} only, not up to eager's "
+                    f"limit: state larger values to try other captures, --input '{stated}'"
+                )
+                lines.setdefault(text, []).append(artifact.name)
+    return [f"{', '.join(names)}: {text}" for text, names in lines.items()]

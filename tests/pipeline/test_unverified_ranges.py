@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from modelc.core.domain import Domain
 from modelc.core.signature import ValueRange
 from modelc.pipeline.domain_search import choose_dims
-from modelc.pipeline.size_probe import describe_narrowed_values, describe_unverified_dims
+from modelc.pipeline.size_probe import describe_unverified_dims
+from modelc.reports.result_rows import describe_narrowed_values
 
 from ..open_models import open_module, signature_of
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from modelc.calibration.calibration_options import CalibrationOptions, LabelledOptions
-from modelc.core.kinds import Capture, Precision
+from modelc.core.kinds import Capture
 from modelc.core.verdict import Limits
 from modelc.pipeline.cache.environment import describe_machine
 from modelc.pipeline.cache.file_digests import (
@@ -22,7 +22,7 @@ from modelc.pipeline.cache.file_digests import (
     FileDigests,
     digest_of_code,
 )
-from modelc.pipeline.cache.step_keys import canonical_text, step_keys
+from modelc.pipeline.cache.step_keys import canonical_bytes, step_keys
 from modelc.pipeline.limit_text import Measuring
 from modelc.pipeline.order import Judging, Lowering, Order, ResumeState, Source, Wanted
 from modelc.pipeline.plan import make_plan
@@ -216,21 +216,21 @@ def test_a_processor_with_other_instructions_is_another_machine(tmp_path: Path) 
         (1, 1.0),
         (None, "None"),
         ((("a",), "b"), ("a", ("b",))),
-        (Precision.FP16, "fp16"),
+        (Path("a"), "a"),
         (Wanted(target="a"), Wanted(target="b")),
     ],
 )
-def test_different_values_have_different_texts(one: object, other: object) -> None:
-    assert canonical_text(one) != canonical_text(other)
+def test_different_values_have_different_encodings(one: object, other: object) -> None:
+    assert canonical_bytes(one) != canonical_bytes(other)
 
 
-def test_the_order_of_a_mapping_is_not_in_the_text() -> None:
-    assert canonical_text({"a": 1, "b": 2}) == canonical_text({"b": 2, "a": 1})
+def test_the_order_of_a_mapping_is_not_in_the_encoding() -> None:
+    assert canonical_bytes({"a": 1, "b": 2}) == canonical_bytes({"b": 2, "a": 1})
 
 
 def test_a_value_of_an_unknown_type_is_an_error() -> None:
     with pytest.raises(TypeError, match="object"):
-        canonical_text([object()])
+        canonical_bytes([object()])
 
 
 @pytest.mark.usefixtures("plain")
