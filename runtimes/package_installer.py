@@ -19,6 +19,8 @@ _INSTALL_SECONDS = 1800.0
 _QUERY_SECONDS = 120.0
 _MAX_PRINTED = 1 << 20  # bytes of an installer's output that are kept
 _MAX_VERSIONS = 12  # that a hint names
+# Whatever the user's pip is configured to: it would write elsewhere, or refuse.
+_INTO_ENVIRONMENT = ("--no-user", "--target=")
 _INDEX_HINT = (
     "check the network, and the index: PIP_INDEX_URL and PIP_FIND_LINKS for pip, "
     "UV_DEFAULT_INDEX and UV_FIND_LINKS for uv"
@@ -111,7 +113,7 @@ def install_packages(folder: Path, requirement: RuntimeRequirement) -> None:
         done = _run((*first, *wanted))
     else:
         quiet = ("--no-input", "--quiet", "--progress-bar", "off", "--disable-pip-version-check")
-        done = _run((*_pip_of(folder), "install", *quiet, *wanted))
+        done = _run((*_pip_of(folder), "install", *quiet, *_INTO_ENVIRONMENT, *wanted))
     if not done.is_good:
         raise _install_error(requirement, done, list_releases(folder, requirement.package))
 

@@ -70,6 +70,15 @@ def test_one_with_another_version_than_its_key_says_is_refused(tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_one_whose_module_is_that_of_another_release_is_refused(tmp_path: Path) -> None:
+    found, _ = provide(tmp_path)
+    (module,) = found.folder.glob("lib/**/onnxruntime/__init__.py")
+    module.write_text(module.read_text().replace(f"'{RIGHT}'", "'1.19.2'"))
+
+    assert provide(tmp_path)[1] == 1
+
+
+@pytest.mark.slow
 def test_one_whose_other_packages_changed_is_refused(tmp_path: Path) -> None:
     found, _ = provide(tmp_path)
     (info,) = found.folder.glob("lib/**/numpy-2.9.9.dist-info/METADATA")
