@@ -196,7 +196,7 @@ def call_script(module: Any, given: dict[str, Any]) -> Any:
         for part in above:
             place = place.setdefault(part, {})
         place[last] = tensor
-    arguments = module._c._get_method("forward").schema.arguments[1:]  # noqa: SLF001 - the only way
+    arguments = module._c._get_method("forward").schema.arguments[1:]
     kinds = {one.name: str(one.type) for one in arguments}
     named = set(nested) <= set(kinds)
     heads = list(nested) if named else list(kinds)[: len(nested)]  # else they are in order

@@ -125,6 +125,26 @@ def test_a_changed_file_is_not_run(folder: Path) -> None:
     assert reason_codes(report.judged[0].verdict) == [ReasonCode.CHANGED_FILE]
 
 
+def test_a_file_that_is_replaced_while_it_runs_is_not_vouched_for(folder: Path) -> None:
+    class ReplacingRuntime(DoubleRuntime):
+        def open(self, path: Path, artifact: Artifact, signature: Signature) -> Runner:
+            opened = super().open(path, artifact, signature)
+            path.write_bytes(path.read_bytes() + b"\0")
+            return opened
+
+    report = validate_external(folder, [ReplacingRuntime()], artifacts=["onnx"])
+
+    assert reason_codes(report.judged[0].verdict) == [ReasonCode.CHANGED_FILE]
+
+
+def test_a_verdict_stays_until_its_artifact_is_made_again(folder: Path, order: Orders) -> None:
+    validate_external(folder, [DoubleRuntime()])
+
+    run(order("torchscript"))
+
+    assert [one.verdict.artifact for one in recorded(folder).external] == ["onnx"]
+
+
 def test_what_a_runtime_declines_is_listed(folder: Path) -> None:
     report = validate_external(folder, [DoubleRuntime(declines=("torchscript",))])
 
