@@ -41,10 +41,11 @@ class ProgramOutput:
 
     @property
     def last_line(self) -> str:
-        """The last line that it printed; how it ended if there is none."""
+        """Its last error, else the last line that it printed; how it ended if there is none."""
         if self.end.overrun is not None:
             return self.end.overrun.text
-        return self.lines[-1] if self.lines else self.end.name
+        told = (line for line in reversed(self.lines) if line.lower().startswith("error"))
+        return next(told, self.lines[-1] if self.lines else self.end.name)
 
 
 def python_of(folder: Path) -> Path:
@@ -97,7 +98,8 @@ def install_packages(folder: Path, requirement: RuntimeRequirement) -> None:
     Raises:
         MissingError: the index has no such release for this Python, or cannot be reached.
     """
-    python, uv = str(python_of(folder)), find_uv()
+    folder, uv = folder.absolute(), find_uv()  # uv works in another folder
+    python = str(python_of(folder))
     wanted = ("--only-binary", ":all:", "--", *requirement.packages())
     if uv is not None:  # --directory: not the settings of the user's current folder
         first: tuple[str, ...] = (

@@ -163,7 +163,7 @@ class NestedNet(torch.nn.Module):
 
 def test_a_script_takes_nested_inputs_and_gives_what_numpy_lacks(tmp_path: Path) -> None:
     path = tmp_path / "model.torchscript"
-    torch.jit.save(torch.jit.script(NestedNet()), path)  # type: ignore[no-untyped-call]  # torch's
+    torch.jit.save(torch.jit.script(NestedNet()), path)
     names = ["parts.a", "parts.b", "both.0", "both.1"]
     asked = {"format": "torchscript", "inputs": names, "outputs": ["z", "a", "half"]}
     feed = {name: np.full(2, place, np.float32) for place, name in enumerate(names)}

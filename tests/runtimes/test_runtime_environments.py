@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from modelc.core.children.processes import ProcessEnd
 from modelc.core.errors import ErrorCode, MissingError
 from modelc.core.events import Event, Finished, Noted
 from modelc.runtimes import package_installer, runtime_environments
@@ -168,6 +169,35 @@ def test_environments_are_removed(tmp_path: Path) -> None:
     assert remove_environments(tmp_path) > 0
     assert not list_environments(tmp_path)
     assert not folder.exists()
+
+
+def test_an_installer_writes_into_the_environment_whatever_the_user_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip.conf").write_text(f"[install]\nuser = true\ntarget = {tmp_path / 'other'}\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+
+    assert provide(tmp_path)[0].installed["onnxruntime"] == RIGHT
+    assert not (tmp_path / "other").exists()
+
+
+def test_uv_is_given_the_whole_path_as_it_works_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[tuple[str, ...]] = []
+    done = package_installer.ProgramOutput(end=ProcessEnd(code=0), lines=())
+
+    def keep(command: tuple[str, ...]) -> package_installer.ProgramOutput:
+        commands.append(command)
+        return done
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(package_installer, "find_uv", lambda: "uv")
+    monkeypatch.setattr(package_installer, "_run", keep)
+
+    package_installer.install_packages(Path("cache"), ASKED)
+
+    assert str(package_installer.python_of(tmp_path / "cache")) in commands[0]
 
 
 @pytest.mark.slow
