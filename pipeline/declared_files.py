@@ -68,7 +68,7 @@ def read_classes(text: str) -> tuple[str, ...]:
     content = _read_text(path, "classes")
     if path.suffix.lower() == ".json":
         return _parse_names(content, str(path))
-    lines = content.splitlines()
+    lines = content.split("\n")  # a name with another separator is rejected
     while lines and not lines[-1].strip():
         lines.pop()
     if len(lines) > MAX_CLASSES:

@@ -152,11 +152,12 @@ def json_schema() -> dict[str, Any]:
 
 
 def without_artifacts(manifest: Manifest, names: set[str]) -> Manifest:
-    """The manifest less the artifacts of these names, their verdicts and wrong layers."""
+    """The manifest less the artifacts of these names, all their verdicts and wrong layers."""
     return replace(
         manifest,
         artifacts=tuple(a for a in manifest.artifacts if a.name not in names),
         verdicts=tuple(v for v in manifest.verdicts if v.artifact not in names),
+        external=tuple(v for v in manifest.external if v.verdict.artifact not in names),
         localisations=tuple(one for one in manifest.localisations if one.artifact not in names),
     )
 

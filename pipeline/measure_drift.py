@@ -135,4 +135,7 @@ def _compare(name: str, first: Array | None, second: Array | None, limit: float)
     found = measure_arrays(first, second)
     if found.nonfinite_mismatch:
         return replace(row, fault=f"{found.nonfinite_mismatch} elements are NaN or Inf in one")
-    return replace(row, max_abs=found.max_abs, sqnr=found.sqnr)
+    sqnr = found.sqnr
+    if sqnr is None and found.max_abs:  # the first is zero everywhere
+        sqnr = measure_arrays(second, first).sqnr
+    return replace(row, max_abs=found.max_abs, sqnr=sqnr)

@@ -293,6 +293,7 @@ def continue_manifest(
             fresh,
             artifacts=known.artifacts,
             verdicts=known.verdicts,
+            external=known.external,
             pending=known.pending,
             branches=known.branches,
             warned=known.warned,

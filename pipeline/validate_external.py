@@ -152,6 +152,8 @@ def _judge_there(
                 versions = runtime.prepare(requests.candidate_of(artifact).path, artifact)
             request = _request(runtime, artifact, requests)
             verdict = judge_external(runtime, artifact, request)
+            if changed := describe_changed_file(artifact, requests.run.folder):
+                verdict = unrun_judgment(artifact, "cpu", State.FAILED, changed).verdict
         except RunnerError as error:
             verdict = unrun_judgment(artifact, "cpu", State.ERROR, error.message).verdict
     return ExternalVerdict(

@@ -177,16 +177,18 @@ def check_trust(artifact: Artifact, requests: RecordedRequests) -> Failure | Non
 def _judge_unchanged(
     artifact: Artifact, candidate: Candidate, requests: RecordedRequests
 ) -> Judgment:
-    """Judge the file if its digest is the recorded one; a changed file is not run."""
+    """Judge the file if its digest is the recorded one, and still is afterwards."""
     judging = apply_exported_tolerances(requests.run.judging, artifact.tolerance)
     device = judging.device_for(candidate.target)
     changed = describe_changed_file(artifact, requests.run.folder)
     if changed:
         return unrun_judgment(artifact, device, State.FAILED, changed)
     try:
-        return judge_candidate(requests.make(artifact, candidate, judging))
+        judgment = judge_candidate(requests.make(artifact, candidate, judging))
     except RunnerError as error:
         return unrun_judgment(artifact, device, State.ERROR, error.message)
+    changed = describe_changed_file(artifact, requests.run.folder)  # while it was judged
+    return unrun_judgment(artifact, device, State.FAILED, changed) if changed else judgment
 
 
 def unrun_judgment(artifact: Artifact, device: str, state: State, reason: str) -> Judgment:

@@ -180,12 +180,60 @@ class Torch:
 
         given = {name: torch.tensor(feed[name]) for name in self.inputs}
         with torch.no_grad():
-            value = self._call(*given.values()) if self._flat else self._call(**given)
+            value = self._call(*given.values()) if self._flat else call_script(self._call, given)
         leaves = list(iter_tensors(value))
         if len(leaves) != len(self._outputs):
             raise ValueError(f"{len(leaves)} outputs, not {len(self._outputs)}")
-        arrays = [leaf.detach().numpy().copy() for leaf in leaves]
-        return list(zip(self._outputs, arrays))  # noqa: B905
+        return list(zip(self._outputs, map(plain_array, leaves)))  # noqa: B905
+
+
+def call_script(module: Any, given: dict[str, Any]) -> Any:
+    """Call a script; `d.a` and `l.0` are parts of the parameters `d` and `l`."""
+    nested: dict[str, Any] = {}
+    for name, tensor in given.items():
+        *above, last = name.split(".")
+        place = nested
+        for part in above:
+            place = place.setdefault(part, {})
+        place[last] = tensor
+    arguments = module._c._get_method("forward").schema.arguments[1:]
+    kinds = {one.name: str(one.type) for one in arguments}
+    named = set(nested) <= set(kinds)
+    heads = list(nested) if named else list(kinds)[: len(nested)]  # else they are in order
+    values = [
+        as_sequence(value, listed=kinds[head].replace("Optional[", "").startswith("List["))
+        for head, value in zip(heads, nested.values())  # noqa: B905
+    ]
+    return module(**dict(zip(heads, values)))  # noqa: B905
+
+
+def as_sequence(value: Any, *, listed: bool = False) -> Any:
+    """Return a dict whose keys are places as a tuple or list, and its values likewise."""
+    if not isinstance(value, dict):
+        return value
+    parts = {key: as_sequence(part) for key, part in value.items()}
+    if not all(key.isdigit() for key in parts):
+        return parts
+    found = [parts[key] for key in sorted(parts, key=int)]
+    return found if listed else tuple(found)
+
+
+def plain_array(tensor: Any) -> Any:
+    """Return a tensor as a dense array of a dtype that numpy has, as modelc's own runner does."""
+    import torch
+
+    plain = tensor.detach()
+    if plain.is_quantized:
+        plain = plain.dequantize()
+    if plain.layout is not torch.strided:
+        plain = plain.to_dense()
+    plain = plain.resolve_conj().resolve_neg()
+    if plain.dtype is torch.complex32:
+        plain = plain.to(torch.complex64)
+    exact = (torch.float16, torch.float32, torch.float64)
+    if plain.is_floating_point() and plain.dtype not in exact:
+        plain = plain.float()
+    return plain.numpy().copy()
 
 
 def iter_tensors(value: Any) -> Iterator[Any]:

@@ -14,10 +14,12 @@ from ..core.contract import Runner
 from ..core.errors import LOGGED, RunnerError
 from ..core.events import Tell, ignore_events
 from ..core.external_runtime import Versions
+from ..core.kinds import Precision
 from ..core.process import thread_limit
 from ..core.records import Artifact
 from ..core.signature import Signature
 from .environment_runner import EnvironmentRunner
+from .outside_programs import PRECISION_REASONS
 from .runtime_environments import find_environment, provide_environment
 from .runtime_requirement import RuntimeRequirement, parse_requirement
 
@@ -38,11 +40,12 @@ class InstalledRuntime:
         return str(self.requirement)
 
     def decline_reason(self, artifact: Artifact) -> str:
-        """Return which formats it opens, if this is none of them."""
+        """Return which formats it opens if this is none of them, or that it has no kernels."""
         opens = self.requirement.definition.targets
-        if artifact.target in opens:
-            return ""
-        return f"{self.requirement.package} opens {' and '.join(opens)}, not {artifact.target}"
+        if artifact.target not in opens:
+            return f"{self.requirement.package} opens {' and '.join(opens)}, not {artifact.target}"
+        runs = artifact.precision is not Precision.BF16 or not _is_onnx(artifact)
+        return "" if runs else PRECISION_REASONS[Precision.BF16]
 
     def prepare(self, path: Path, artifact: Artifact) -> Versions:  # noqa: ARG002 - the contract's
         """Make its environment if it is not there, and return the versions in it.

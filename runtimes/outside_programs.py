@@ -44,7 +44,7 @@ _REASONS = {  # of formats without a program
     "pt2": "torch has no C++ loader of .pt2 programs: export --to aoti, or torchscript",
     "tensorrt-onnx": "it is made for TensorRT, and ONNX Runtime optimizes it in its own way",
 }
-_PRECISION_REASONS = {  # of ONNX that ONNX Runtime's CPU does not run as modelc judges it
+PRECISION_REASONS = {  # of ONNX that ONNX Runtime's CPU does not run as modelc judges it
     Precision.BF16: "ONNX Runtime has no bfloat16 kernels for CPUs; modelc judges a float32 copy",
     Precision.FP8: "ONNX Runtime fuses FP8 as if it were int8; modelc judges it without that",
 }
@@ -73,7 +73,7 @@ class ProgramRuntime:
             return f"programs in C++ are built on Linux, not on {sys.platform}"
         if _PROGRAM_OF.get(artifact.target) != self.program:
             return f"{self.name} does not run {artifact.target}"
-        return _PRECISION_REASONS.get(artifact.precision, "") if self.program == "onnx" else ""
+        return PRECISION_REASONS.get(artifact.precision, "") if self.program == "onnx" else ""
 
     def prepare(self, path: Path, artifact: Artifact) -> Versions:  # noqa: ARG002 - one program for all
         """Build the program if it is not in the cache, and return the versions of its library."""

@@ -19,6 +19,8 @@ _INSTALL_SECONDS = 1800.0
 _QUERY_SECONDS = 120.0
 _MAX_PRINTED = 1 << 20  # bytes of an installer's output that are kept
 _MAX_VERSIONS = 12  # that a hint names
+# Whatever the user's pip is configured to: it would write elsewhere, or refuse.
+_INTO_ENVIRONMENT = ("--no-user", "--target=")
 _INDEX_HINT = (
     "check the network, and the index: PIP_INDEX_URL and PIP_FIND_LINKS for pip, "
     "UV_DEFAULT_INDEX and UV_FIND_LINKS for uv"
@@ -39,10 +41,11 @@ class ProgramOutput:
 
     @property
     def last_line(self) -> str:
-        """The last line that it printed; how it ended if there is none."""
+        """Its last error, else the last line that it printed; how it ended if there is none."""
         if self.end.overrun is not None:
             return self.end.overrun.text
-        return self.lines[-1] if self.lines else self.end.name
+        told = (line for line in reversed(self.lines) if line.lower().startswith("error"))
+        return next(told, self.lines[-1] if self.lines else self.end.name)
 
 
 def python_of(folder: Path) -> Path:
@@ -95,7 +98,8 @@ def install_packages(folder: Path, requirement: RuntimeRequirement) -> None:
     Raises:
         MissingError: the index has no such release for this Python, or cannot be reached.
     """
-    python, uv = str(python_of(folder)), find_uv()
+    folder, uv = folder.absolute(), find_uv()  # uv works in another folder
+    python = str(python_of(folder))
     wanted = ("--only-binary", ":all:", "--", *requirement.packages())
     if uv is not None:  # --directory: not the settings of the user's current folder
         first: tuple[str, ...] = (
@@ -111,7 +115,7 @@ def install_packages(folder: Path, requirement: RuntimeRequirement) -> None:
         done = _run((*first, *wanted))
     else:
         quiet = ("--no-input", "--quiet", "--progress-bar", "off", "--disable-pip-version-check")
-        done = _run((*_pip_of(folder), "install", *quiet, *wanted))
+        done = _run((*_pip_of(folder), "install", *quiet, *_INTO_ENVIRONMENT, *wanted))
     if not done.is_good:
         raise _install_error(requirement, done, list_releases(folder, requirement.package))
 

@@ -24,7 +24,10 @@ _RUN_TIMEOUT = 60.0  # seconds to print a version
 _PROGRAM_FILE = "program"
 _ABI = re.compile(r"_GLIBCXX_USE_CXX11_ABI=([01])")
 _KEY_LENGTH = 32
-_FLAGS = ("-O1", "-Wl,--unresolved-symbols=ignore-in-shared-libs", "-Wl,-rpath,$ORIGIN")
+_FLAGS = (
+    "-O1", "-Wl,--unresolved-symbols=ignore-in-shared-libs", "-Wl,-rpath,$ORIGIN",
+    "-Wl,--disable-new-dtags",  # these libraries, not others in LD_LIBRARY_PATH
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,7 @@ class LibraryLink:
     beside: Mapping[str, Path]
 
 
-def _link_torch() -> LibraryLink:
+def _link_torch() -> LibraryLink:  # headers by -I: those in the user's CPATH come after
     headers = find_torch_headers()
     libraries = headers.parent / "lib"
     include = (headers, headers / "torch" / "csrc" / "api" / "include")
@@ -43,7 +46,7 @@ def _link_torch() -> LibraryLink:
         flags=(
             "-std=c++20",
             f"-D_GLIBCXX_USE_CXX11_ABI={_read_abi(headers.parent)}",
-            *(flag for folder in include for flag in ("-isystem", str(folder))),
+            *(flag for folder in include for flag in ("-I", str(folder))),
             f"-L{libraries}", "-ltorch", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{libraries}",
         ),
         beside={},
@@ -71,7 +74,7 @@ def _link_openvino() -> LibraryLink:
             f"OpenVINO's headers are not in {headers}",
             hint="pip install --force-reinstall openvino",
         )
-    flags = ("-std=c++17", "-isystem", str(headers), str(library), f"-Wl,-rpath,{library.parent}")
+    flags = ("-std=c++17", "-I", str(headers), str(library), f"-Wl,-rpath,{library.parent}")
     return LibraryLink(flags=flags, beside={})
 
 

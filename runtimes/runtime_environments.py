@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import shutil
 import sys
 import sysconfig
@@ -27,6 +28,7 @@ _STAMP = "environment.json"
 _LAYOUT = 1  # raised when environments are made in another way
 _LOCK_SECONDS = 1900.0  # another process may install
 _ASK_SECONDS = 180.0  # to import a runtime from a cold disk
+_RELEASE = re.compile(r"\d+(\.\d+)*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,8 +202,11 @@ def ask_versions(interpreter: Path, requirement: RuntimeRequirement) -> Environm
     """Import the runtime in an environment, and return what is installed there.
 
     Raises:
-        MissingError: it cannot be imported, or its release is not the required one.
+        MissingError: it cannot be imported, or its release is not the required one: neither that
+            of its distribution nor that of the module, whose files may be another's.
     """
+    from packaging.version import Version
+
     lines: list[bytes] = []
 
     def keep(line: bytes) -> bool:
@@ -231,6 +236,9 @@ def ask_versions(interpreter: Path, requirement: RuntimeRequirement) -> Environm
     release = found.installed.get(requirement.package, "")
     if not requirement.accepts(release):
         raise _unusable_error(requirement, f"it has {requirement.package} {release or 'none'}")
+    imported = _RELEASE.match(found.module)
+    if imported and Version(imported[0]) != Version(Version(release).base_version):
+        raise _unusable_error(requirement, f"it imports {requirement.package} {imported[0]}")
     return found
 
 

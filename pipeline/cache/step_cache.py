@@ -126,6 +126,8 @@ def _slim_manifest(manifest: Manifest, artifact: Artifact, verdict: Verdict) -> 
         seal="",
         failures=(),
         pending=(),
+        compiled=(),
+        external=(),
         localisations=tuple(
             replace(one, reproducer="")
             for one in manifest.localisations

@@ -45,6 +45,8 @@ inline Tensor from_torch(std::string name, const at::Tensor& value) {
   at::Tensor plain = value.detach().cpu();
   if (plain.is_quantized()) plain = plain.dequantize();
   if (plain.layout() != at::kStrided) plain = plain.to_dense();
+  if (plain.scalar_type() == at::kComplexHalf) plain = plain.to(at::kComplexFloat);
+  if (at::isFloat8Type(plain.scalar_type())) plain = plain.to(at::kFloat);
   plain = plain.resolve_conj().resolve_neg().contiguous();
   Tensor made;
   made.name = std::move(name);

@@ -196,6 +196,20 @@ def test_top_k_in_another_order_stops_the_run(
     assert caught.value.code is ErrorCode.STEPS_DIFFER
 
 
+def test_scores_in_half_precision_and_without_an_order() -> None:
+    scores = np.array([[1.0, 2.0, -np.inf, 1.5]], np.float16)
+    exact = np.exp(scores.astype(np.float64)) / np.exp(scores.astype(np.float64)).sum()
+    softmax, argmax = Postprocess.parse("softmax"), Postprocess.parse("argmax")
+
+    assert not find_difference(scores, {"probabilities": exact.astype(np.float16)}, softmax)
+    assert find_difference(scores, {"probabilities": exact + 0.01}, softmax)
+    nan = np.array([[1.0, np.nan]], np.float32)
+    assert not find_difference(nan, {"class_ids": np.array([1])}, argmax)  # as torch orders them
+    infinite = np.array([[1.0, np.inf]], np.float32)
+    assert not find_difference(infinite, {"class_ids": np.array([1])}, argmax)
+    assert find_difference(infinite, {"class_ids": np.array([0])}, argmax)
+
+
 def test_ties_may_be_in_any_order_and_values_may_not() -> None:
     scores = np.array([[1.0, 2.0, 2.0, 0.0]], dtype=np.float32)
     steps = Postprocess.parse("topk=2")

@@ -19,6 +19,7 @@ from modelc.core.records import Artifact
 from modelc.core.signature import Signature
 from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.measure_drift import _compare
 from modelc.pipeline.order import Order
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_external import validate_external
@@ -125,6 +126,26 @@ def test_a_changed_file_is_not_run(folder: Path) -> None:
     assert reason_codes(report.judged[0].verdict) == [ReasonCode.CHANGED_FILE]
 
 
+def test_a_file_that_is_replaced_while_it_runs_is_not_vouched_for(folder: Path) -> None:
+    class ReplacingRuntime(DoubleRuntime):
+        def open(self, path: Path, artifact: Artifact, signature: Signature) -> Runner:
+            opened = super().open(path, artifact, signature)
+            path.write_bytes(path.read_bytes() + b"\0")
+            return opened
+
+    report = validate_external(folder, [ReplacingRuntime()], artifacts=["onnx"])
+
+    assert reason_codes(report.judged[0].verdict) == [ReasonCode.CHANGED_FILE]
+
+
+def test_a_verdict_stays_until_its_artifact_is_made_again(folder: Path, order: Orders) -> None:
+    validate_external(folder, [DoubleRuntime()])
+
+    run(order("torchscript"))
+
+    assert [one.verdict.artifact for one in recorded(folder).external] == ["onnx"]
+
+
 def test_what_a_runtime_declines_is_listed(folder: Path) -> None:
     report = validate_external(folder, [DoubleRuntime(declines=("torchscript",))])
 
@@ -165,3 +186,11 @@ def test_the_double_adds_what_it_is_told_to(folder: Path) -> None:
         with DoubleRuntime(offset=offset).open(path, artifact, manifest.signature) as runner:
             values.append(next(iter(runner.run(feed).values())))
     assert np.allclose(values[1] - values[0], 0.5, atol=1e-5)
+
+
+def test_a_runtime_that_gives_zeros_is_apart_from_one_that_does_not() -> None:
+    zeros, ones = np.zeros(3, np.float32), np.ones(3, np.float32)
+
+    assert _compare("y", zeros, zeros, 100.0).sqnr is None
+    for first, second in ((zeros, ones), (ones, zeros)):
+        assert _compare("y", first, second, 100.0).beyond

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import parser
 
 from modelc.core.errors import RunnerError
+from modelc.runtimes import environment_child
 from modelc.runtimes.environment_runner import EnvironmentRunner
 from modelc.runtimes.runtime_environments import provide_environment
 from modelc.runtimes.runtime_requirement import parse_requirement
@@ -149,3 +151,27 @@ def test_an_interpreter_that_is_not_there_is_an_error(
 ) -> None:
     with pytest.raises(RunnerError, match="be started"):
         EnvironmentRunner(tmp_path / "none", request_of)
+
+
+class NestedNet(torch.nn.Module):
+    def forward(
+        self, parts: dict[str, torch.Tensor], both: list[torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        found = torch.complex(parts["b"], both[0]).conj()
+        return {"z": found, "a": both[1] - parts["a"], "half": both[1].to(torch.bfloat16)}
+
+
+def test_a_script_takes_nested_inputs_and_gives_what_numpy_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "model.torchscript"
+    torch.jit.save(torch.jit.script(NestedNet()), path)
+    names = ["parts.a", "parts.b", "both.0", "both.1"]
+    asked = {"format": "torchscript", "inputs": names, "outputs": ["z", "a", "half"]}
+    feed = {name: np.full(2, place, np.float32) for place, name in enumerate(names)}
+
+    found = dict(environment_child.Torch(str(path), asked).run(feed))
+
+    assert {name: (str(one.dtype), one.tolist()) for name, one in found.items()} == {
+        "z": ("complex64", [1 - 2j] * 2),
+        "a": ("float32", [3.0] * 2),
+        "half": ("float32", [3.0] * 2),
+    }

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from modelc.core.errors import ErrorCode, RunnerError, UsageError
+from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
 from modelc.core.signature import Signature
 from modelc.core.verdict import State
@@ -141,6 +142,14 @@ def test_nothing_is_installed_for_a_runtime_that_opens_no_artifact(
 
     assert caught.value.code is ErrorCode.UNSUPPORTED
     assert not (tmp_path / "cache").exists()
+
+
+def test_bfloat16_is_declined_as_there_are_no_kernels(folder: Path, cache: Path) -> None:
+    there = InstalledRuntime(requirement=parse_requirement("onnxruntime==1.22.0"), cache=cache)
+    (artifact,) = recorded(folder).artifacts
+
+    assert not there.decline_reason(artifact)
+    assert "bfloat16" in there.decline_reason(replace(artifact, precision=Precision.BF16))
 
 
 def test_a_runtime_is_provided_once(folder: Path, cache: Path) -> None:

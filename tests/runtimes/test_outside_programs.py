@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -24,7 +25,13 @@ from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_external import validate_external
 from modelc.runtimes.outside_programs import OutsidePrograms, ProgramRuntime, check_programs
-from modelc.runtimes.program_build import RECIPES, SOURCES, ProgramRecipe, build_program
+from modelc.runtimes.program_build import (
+    RECIPES,
+    SOURCES,
+    ProgramRecipe,
+    build_program,
+    read_versions,
+)
 
 from ..conftest import saved
 from ..nets import program_nets as nets
@@ -255,6 +262,29 @@ def test_a_program_is_built_once_and_again_if_its_source_changes(tmp_path: Path)
     source.write_text("int main() { return 4; }")
     assert build_program(recipe, cache, tmp_path) != first
     assert len(list(cache.iterdir())) == 2
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_the_wheel_is_used_and_not_what_the_users_variables_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other" / "openvino" / "core" / "version.hpp"
+    other.parent.mkdir(parents=True)
+    other.write_text("#error of another release")
+    recipe = replace(RECIPES["openvino"], source="tiny.cpp")
+    (library,) = (Path(one) for one in recipe.link().flags if "libopenvino.so" in one)
+    (tmp_path / "other" / library.name).write_text("another release")
+    (tmp_path / "tiny.cpp").write_text(
+        "#include <cstdio>\n#include <openvino/core/version.hpp>\n"
+        "int main() { std::puts(ov::get_openvino_version().buildNumber); }"
+    )
+    monkeypatch.setenv("CPATH", str(tmp_path / "other"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "other"))
+
+    program = build_program(recipe, tmp_path / "cache", tmp_path)
+
+    assert read_versions(recipe, program)["openvino"].startswith(metadata.version("openvino"))
 
 
 @needs_compiler

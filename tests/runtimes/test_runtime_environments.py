@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from modelc.core.children.processes import ProcessEnd
 from modelc.core.errors import ErrorCode, MissingError
 from modelc.core.events import Event, Finished, Noted
 from modelc.runtimes import package_installer, runtime_environments
@@ -67,6 +68,15 @@ def test_one_with_another_version_than_its_key_says_is_refused(tmp_path: Path) -
     assert made_in(events) == 1
     assert any(isinstance(one, Noted) and one.warning for one in events)
     assert again.installed["onnxruntime"] == RIGHT
+
+
+@pytest.mark.slow
+def test_one_whose_module_is_that_of_another_release_is_refused(tmp_path: Path) -> None:
+    found, _ = provide(tmp_path)
+    (module,) = found.folder.glob("lib/**/onnxruntime/__init__.py")
+    module.write_text(module.read_text().replace(f"'{RIGHT}'", "'1.19.2'"))
+
+    assert provide(tmp_path)[1] == 1
 
 
 @pytest.mark.slow
@@ -159,6 +169,35 @@ def test_environments_are_removed(tmp_path: Path) -> None:
     assert remove_environments(tmp_path) > 0
     assert not list_environments(tmp_path)
     assert not folder.exists()
+
+
+def test_an_installer_writes_into_the_environment_whatever_the_user_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip.conf").write_text(f"[install]\nuser = true\ntarget = {tmp_path / 'other'}\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+
+    assert provide(tmp_path)[0].installed["onnxruntime"] == RIGHT
+    assert not (tmp_path / "other").exists()
+
+
+def test_uv_is_given_the_whole_path_as_it_works_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[tuple[str, ...]] = []
+    done = package_installer.ProgramOutput(end=ProcessEnd(code=0), lines=())
+
+    def keep(command: tuple[str, ...]) -> package_installer.ProgramOutput:
+        commands.append(command)
+        return done
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(package_installer, "find_uv", lambda: "uv")
+    monkeypatch.setattr(package_installer, "_run", keep)
+
+    package_installer.install_packages(Path("cache"), ASKED)
+
+    assert str(package_installer.python_of(tmp_path / "cache")) in commands[0]
 
 
 @pytest.mark.slow
