@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import UsageError
 from .describe_models import DescribeRequest
-from .ensembles import EnsembleStep, describe_misfit, find_ensemble_faults
+from .ensembles import (
+    EnsembleStep,
+    describe_map_change,
+    describe_misfit,
+    find_ensemble_faults,
+    find_exchanged_maps,
+)
 from .repository_reader import CheckedVersion, RepositoryReader
-from .repository_records import FaultCode, ModelInterface, PackedVersion, ServedTensor
+from .repository_records import (
+    ENSEMBLE_FILE,
+    FaultCode,
+    ModelInterface,
+    PackedVersion,
+    ServedTensor,
+)
 from .triton_comparison import check_tensors
 from .triton_repository import (
     BACKENDS,
@@ -253,6 +265,7 @@ def _check_ensemble(
         return
     for message, hint in find_ensemble_faults(steps, interfaces):
         reader.add(FaultCode.ENSEMBLE, at, message, hint)
+    _check_packed_steps(reader, name, steps)
     ends = [*_ends(steps, interfaces, config)]
     for message in ends:
         hint = "give it the data type and the dims of the model's tensor"
@@ -261,6 +274,33 @@ def _check_ensemble(
     if config.max_batch_size > least:
         message = f"max_batch_size is {config.max_batch_size}, one of its models takes {least}"
         reader.add(FaultCode.BATCH, at, message, f"set it to {least}", "max_batch_size")
+
+
+def _check_packed_steps(reader: RepositoryReader, name: str, steps: list[EnsembleStep]) -> None:
+    """Check that the maps are the packed ones: exchanged tensors of one form fit as well."""
+    import msgspec
+
+    folder = reader.root / name / str(max(list_versions(reader.root / name), default=1))
+    exchanged = [*find_exchanged_maps(steps)]
+    if (folder / ENSEMBLE_FILE).is_file():
+        raw = reader.read_text(folder, ENSEMBLE_FILE, (name, ""))
+        try:
+            packed = msgspec.json.decode(raw or b"", type=_PackedEnsemble).steps
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            packed = []  # of an older modelc
+        change = describe_map_change(steps, packed) if packed else ""
+        if change:
+            hint = "restore it, or pack the changed ensemble under another name"
+            reader.add(FaultCode.ENSEMBLE, (name, ""), change, hint)
+        exchanged = [] if packed else exchanged
+    reader.unchecked += [f"{name}: {text}: is that meant?" for text in exchanged]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PackedEnsemble:
+    """The record of an ensemble."""
+
+    steps: list[EnsembleStep]
 
 
 def _ends(
@@ -284,7 +324,7 @@ def _ends(
         wrong = "" if other is None else describe_misfit(tensor, other)
         if other is None:
             yield f"no step has the tensor {tensor.name}"
-        elif wrong and config.max_batch_size:
+        elif wrong:
             yield f"{tensor.name}: {wrong}"
     made = {tensor for step in steps for tensor in step.outputs.values()}
     given = {one.name for one in own.inputs}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,17 @@ _STAGING = ".modelc-pack-"  # and the process that writes there
 _LOCK = ".modelc-pack.lock"
 _MAX_VERSIONS = 10_000  # folders that are looked at in one model
 _BLOCK = 1 << 20
+_DEVICE_NAMES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
+_ROOT_FILES = ("config.json", "inferenceservice.yaml", "mlmodel")  # of a repository, in lower case
+
+
+def describe_name_fault(name: str) -> str:
+    """Return why a folder cannot have this name on every system or beside a server's own files."""
+    if _DEVICE_NAMES.fullmatch(name):
+        return "is a device on Windows"
+    if name.endswith("."):
+        return "is not a valid folder name on every system"
+    return "is a file of model repositories" if name.lower() in _ROOT_FILES else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +57,7 @@ class PlannedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class RepositoryPlan:
-    """All that one call writes: models first, then files of the repository itself."""
+    """All that one call writes: models first, then single files of the repository."""
 
     models: tuple[PlannedModel, ...] = ()
     root_files: Mapping[str, bytes] = field(default_factory=dict)

@@ -38,7 +38,8 @@ def recorded(folder: Path) -> Manifest:
 def exported_gate(gate_source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
     wanted = tuple(Wanted.parse(text) for text in ("torchscript", "onnx"))
     out = tmp_path_factory.mktemp("gate") / "out"
-    run(Order(source=gate_source, wanted=wanted, out=out, judging=Judging()))
+    source = replace(gate_source, inputs=("x:float32[batch=1..8,16]",))
+    run(Order(source=source, wanted=wanted, out=out, judging=Judging()))
     return out
 
 
@@ -109,6 +110,13 @@ def test_wrong_outputs_are_rejected(folder: Path, double: ServedDouble, name: st
     verdict = judge(folder, double)
     assert verdict.state is State.FAILED
     assert ReasonCode.OUTPUT_DIFFERS in reason_codes(verdict)
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+def test_a_fault_at_one_batch_size_is_found(folder: Path, double: ServedDouble, size: int) -> None:
+    """As of an engine or a graph that a server has for this size alone."""
+    change(double, lambda array: array + np.float32(len(array) == size))
+    assert reason_codes(judge(folder, double)) == [ReasonCode.OUTPUT_DIFFERS]
 
 
 def test_an_output_under_another_name_is_rejected(folder: Path, double: ServedDouble) -> None:

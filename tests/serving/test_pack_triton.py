@@ -95,7 +95,7 @@ def test_the_same_artifact_is_not_packed_twice(
 def test_another_artifact_of_the_same_interface_is_the_next_version(
     repository: Path, detector: Path, pack: Pack, tmp_path: Path
 ) -> None:
-    """And nothing else of the repository is touched, such as what an operator tuned."""
+    """And no more of the repository is changed than its digest, nor what an operator tuned."""
     other = _with_other_bytes(detector, tmp_path)
     tuned = repository / ONNX / "config.pbtxt"
     text = tuned.read_text().replace("max_batch_size: 4", "max_batch_size: 2")
@@ -106,8 +106,17 @@ def test_another_artifact_of_the_same_interface_is_the_next_version(
     new = {one.name: one.version for one in report.models if one.is_new}
     assert new == {ONNX: 2}
     after = _contents(repository)
+    config = config_of(repository / ONNX)
+    records = [
+        json.loads((repository / ONNX / number / "modelc.json").read_text()) for number in "12"
+    ]
+    for number, record in enumerate(records, 1):
+        stated = config.parameters[f"modelc_sha256_{number}"].string_value
+        assert stated == record["files"][0]["sha256"]
+    changed = f"{ONNX}/config.pbtxt"
+    assert after[changed].startswith(before.pop(changed).rstrip())
     assert {name: after[name] for name in before} == before
-    assert {name.split("/")[1] for name in after.keys() - before.keys()} == {"2"}
+    assert {name.split("/")[1] for name in after.keys() - {changed} - before.keys()} == {"2"}
     assert check_repository(repository).faults == ()
 
 
