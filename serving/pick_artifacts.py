@@ -208,7 +208,8 @@ def make_served_model(picked: PickedArtifact, name: str, interface: ModelInterfa
     verdict = manifest.verdict_of(artifact.name)
     files = tuple(one for one in artifact.files if one.role not in _LEFT_OUT_ROLES)
     classes = find_class_names(folder, manifest, artifact)
-    output = find_class_output(interface.outputs, classes)
+    stated = [one.name for one in interface.outputs if one.source == manifest.meta.classes_output]
+    output = stated[0] if stated else find_class_output(interface.outputs, classes)
     record = PackedVersion(
         modelc=__version__,
         artifact=artifact.name,
@@ -225,6 +226,7 @@ def make_served_model(picked: PickedArtifact, name: str, interface: ModelInterfa
         versions=artifact.versions,
         notes=tuple(_notes(picked, interface)),
         classes=classes if output else (),
+        classes_of=output,
     )
     return ServedModel(
         name=name,
@@ -232,7 +234,6 @@ def make_served_model(picked: PickedArtifact, name: str, interface: ModelInterfa
         files=files,
         record=record,
         feed=_typical_feed(picked),
-        classes_of=output,
     )
 
 

@@ -68,7 +68,8 @@ class PackedVersion:
     `files` are those of the version's folder. `domain` is the domain of the verdict in the form of
     `--input`. `manifest` is the SHA-256 of the manifest that it was packed from. `allowed` means
     that the artifact had not passed and was packed on request. `settings` are those of the runtime
-    that judged it. `classes` are the names of the classes, if an output has one value for each.
+    that judged it. `classes` are the names of the classes of the output `classes_of`, if one has
+    a value for each.
     """
 
     modelc: str
@@ -86,6 +87,7 @@ class PackedVersion:
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    classes_of: str = ""
     schema_version: int = RECORD_SCHEMA_VERSION
 
     @property
@@ -99,8 +101,7 @@ class ServedModel:
     """An artifact on its way into a repository, under the name that clients use.
 
     `folder` holds `files`, of which the first is the model. `feed` is a recorded feed at the
-    typical sizes. `classes_of` is the output of the record's classes. `twins` are further engines
-    of the same model for other GPUs.
+    typical sizes. `twins` are further engines of the same model for other GPUs.
     """
 
     name: str
@@ -108,7 +109,6 @@ class ServedModel:
     files: tuple[FileRecord, ...]
     record: PackedVersion
     feed: dict[str, Array] = field(default_factory=dict, compare=False)
-    classes_of: str = ""
     twins: tuple[ServedModel, ...] = ()
 
     @property

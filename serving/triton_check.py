@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import UsageError
+from ..core.records import sha256_of
 from .describe_models import DescribeRequest
 from .ensembles import (
     EnsembleStep,
@@ -29,13 +30,14 @@ from .triton_comparison import check_tensors
 from .triton_repository import (
     BACKENDS,
     CONFIG_FILE,
+    DIGEST_PARAMETER,
     DTYPES,
     WARMUP_FOLDER,
     interface_of,
     type_name,
 )
 from .triton_schema import MAX_CONFIG_BYTES, read_config
-from .version_folders import list_versions
+from .version_folders import is_below, list_versions
 
 _TARGETS = {".onnx": "onnx", ".xml": "openvino", ".pt": "torchscript", ".pt2": "aoti",
             ".plan": "tensorrt"}  # fmt: skip
@@ -191,9 +193,27 @@ def _versions(reader: RepositoryReader, folder: Path, config: Any) -> Iterator[C
             continue
         before = len(reader.faults)
         record = reader.load_record(folder / str(number))
+        if len(names) == 1 and len(reader.faults) == before:
+            _check_digest(reader, folder / str(number) / names[0], config, record)
         if len(reader.faults) == before:
             for name in dict.fromkeys(names):
                 yield from _version(reader, folder / str(number), name, record)
+
+
+def _check_digest(
+    reader: RepositoryReader, path: Path, config: Any, record: PackedVersion | None
+) -> None:
+    """Compare the model file with the digest in the configuration, which clients may read."""
+    model, number = path.parent.parent.name, path.parent.name
+    parameters = {key: one.string_value for key, one in config.parameters.items()}
+    stated = parameters.get(DIGEST_PARAMETER.format(number))
+    if stated is None and record is None and DIGEST_PARAMETER.format(1) in parameters:
+        reader.unchecked.append(f"{model}/{number}: it has no record; its form alone is compared")
+    known = stated is not None and is_below(path, reader.root) and path.is_file()
+    if known and sha256_of(path) != stated:
+        message = f"{path.name} is not the file that {CONFIG_FILE} states"
+        hint = "remove this version, and pack the model again"
+        reader.add(FaultCode.OTHER_FILE, (model, number), message, hint, path.name)
 
 
 def _version(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import UsageError
-from .pick_artifacts import find_class_output
 from .repository_reader import CheckedVersion, RepositoryReader
 from .repository_records import (
     VERSION_FILE,
@@ -50,12 +49,25 @@ def check_tensors(
     ):  # fmt: skip
         for tensor, found in pair(_Tensors(reader, at, noun), declared, own):
             _check_tensor(reader, at, tensor, found, limit)
-    record = version.record
-    if record is None:
-        return
+    if version.record is not None:
+        _check_against_record(reader, version, config, version.record)
+
+
+def _check_against_record(
+    reader: RepositoryReader, version: CheckedVersion, config: Any, record: PackedVersion
+) -> None:
+    """Compare a configuration with what the record of a version says beyond the file."""
+    at, limit = (version.model, version.version), config.max_batch_size
     labels = find_label_difference(reader.root / version.model, record, config)
     if labels:
         reader.add(FaultCode.LABELS, at, labels, f"write those of {VERSION_FILE}", "labels")
+    for tensor in (one for one in config.input if one.allow_ragged_batch or one.optional):
+        message = f"{tensor.name} is optional or ragged, and the model takes the whole tensor"
+        reader.add(FaultCode.BATCH, at, message, "remove that line", tensor.name)
+    backend = BACKENDS[version.request.target].backend
+    if config.backend and config.backend != backend:
+        hint = f'write backend: "{backend}"'
+        reader.add(FaultCode.BACKEND, at, f"the file is not for {config.backend}", hint, "backend")
     if limit > record.interface.batch > 0:
         message = f"max_batch_size is {limit}, the verdict holds up to {record.interface.batch}"
         hint = f"set it to {record.interface.batch}"
@@ -188,10 +200,10 @@ def _find_difference(there: Any, new: Any) -> str:
 def find_label_difference(place: Path, record: PackedVersion, there: Any) -> str:
     """Compare class names: all versions of a model share the file of labels."""
     classes = record.classes
-    named = find_class_output(record.interface.outputs, classes) if classes else ""
     for one in there.output:
         path = place / one.label_filename
-        if one.name != named or not path.is_file() or not is_below(path, place):
+        known = path.is_file() and is_below(path, place)
+        if not classes or one.name != record.classes_of or not known:
             continue
         with path.open("rb") as stream:
             names = stream.read(_MAX_LABEL_BYTES).decode(errors="replace").splitlines()

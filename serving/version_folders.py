@@ -1,7 +1,8 @@
-"""Write models into a repository: staged below it, then moved to their places by rename."""
+"""Write models into a repository: staged beside it, then moved to their places by rename."""
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import re
@@ -12,7 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from ..core.atomic_write import atomic_write, flush_file, flush_folder, require_room
+from ..core.atomic_write import (
+    atomic_write,
+    find_drafts,
+    flush_file,
+    flush_folder,
+    require_room,
+)
 from ..core.errors import ErrorCode, UsageError
 from ..core.process import defer_signals, is_running
 from ..core.records import FileRecord
@@ -138,11 +145,31 @@ def open_repository(repository: Path) -> Iterator[None]:
                 repository.rmdir()
 
 
+def _staging_stem(repository: Path) -> Path:
+    """Return the path, less process and token, to write to before files are moved.
+
+    It is beside the repository: Triton takes every folder in it for a model, and does not start
+    with one that a killed call left. If files cannot be renamed from there, it is below.
+    """
+    own = Path(os.path.realpath(repository))
+    beside = own.parent
+    renames = beside.stat().st_dev == own.stat().st_dev and os.access(beside, os.W_OK)
+    return beside / f".{own.name}{_STAGING}" if renames else own / _STAGING
+
+
 def _sweep_staging(repository: Path) -> None:
-    for place in repository.glob(f"{_STAGING}*"):
-        owner = place.name.removeprefix(_STAGING).partition("-")[0]
+    stem = _staging_stem(repository)
+    for place in (
+        *repository.glob(f"{_STAGING}*"),
+        *stem.parent.glob(f"{glob.escape(stem.name)}*"),
+    ):
+        owner = place.name.rpartition(_STAGING)[2].partition("-")[0]
         if owner.isdigit() and not is_running(int(owner)) and not place.is_symlink():
             shutil.rmtree(place, ignore_errors=True)
+    folders = [one for one in repository.iterdir() if one.is_dir() and not one.is_symlink()]
+    for draft, process in (one for folder in (repository, *folders) for one in find_drafts(folder)):
+        if not is_running(process):
+            draft.unlink(missing_ok=True)
 
 
 def write_repository(repository: Path, plan: RepositoryPlan) -> None:
@@ -154,7 +181,8 @@ def write_repository(repository: Path, plan: RepositoryPlan) -> None:
     """
     sizes = (one.record.size for m in plan.models for one in m.version_files if one.record)
     require_room(repository, sum(sizes))
-    staging = repository / f"{_STAGING}{os.getpid()}-{secrets.token_hex(4)}"
+    stem = _staging_stem(repository)
+    staging = stem.with_name(f"{stem.name}{os.getpid()}-{secrets.token_hex(4)}")
     staging.mkdir()
     moved: list[Path] = []
     try:

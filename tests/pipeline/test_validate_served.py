@@ -216,6 +216,33 @@ def test_a_digest_in_the_configuration_chooses_the_artifact(folder: Path) -> Non
     assert choose_artifact(manifest, found) == "torchscript"
 
 
+@pytest.mark.parametrize(("version", "artifact"), [("1", "torchscript"), ("2", "onnx")])
+def test_the_digest_of_the_asked_version_chooses(folder: Path, version: str, artifact: str) -> None:
+    manifest = recorded(folder)
+    digests = {
+        f"modelc_sha256_{number}": one.files[0].sha256
+        for number, one in enumerate(manifest.artifacts, 1)
+    }
+    found = replace(found_model("unknown", **digests), version=version)
+    assert choose_artifact(manifest, found) == artifact
+
+
+def test_all_requests_are_for_the_version_that_was_there_first(
+    folder: Path, double: ServedDouble
+) -> None:
+    right = double.answer
+
+    def load_another(feed: Arrays) -> Arrays:
+        double.versions = ("1", "2")
+        return right(feed)
+
+    double.answer = load_another
+    assert judge(folder, double).passed
+    paths = {path for path, _ in double.seen if path.endswith("infer")}
+    assert paths == {"/v2/models/net/versions/1/infer"}
+    assert recorded(folder).external[0].versions["version"] == "1"
+
+
 def test_several_artifacts_need_a_name(folder: Path) -> None:
     with pytest.raises(UsageError) as caught:
         choose_artifact(recorded(folder), found_model("unknown"))

@@ -88,7 +88,7 @@ def test_names_that_the_pytorch_backend_would_misread_are_replaced(
 
 
 def with_classes(model: ServedModel, classes: tuple[str, ...]) -> ServedModel:
-    return replace(model, record=replace(model.record, classes=classes), classes_of="y")
+    return replace(model, record=replace(model.record, classes=classes, classes_of="y"))
 
 
 def test_class_names_are_beside_the_only_output_of_their_number(tmp_path: Path) -> None:

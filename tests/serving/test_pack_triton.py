@@ -19,9 +19,11 @@ from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
+from modelc.projects.ensemble_tables import read_ensemble
 from modelc.serving import version_folders
 from modelc.serving.ensembles import EnsembleSpec, EnsembleStep
 from modelc.serving.pack_models import check_repository
+from modelc.serving.pick_artifacts import check_served_name
 from modelc.serving.repository_kinds import KSERVE, MLFLOW, OVMS, TRITON
 from modelc.serving.repository_records import PackReport, ServingOptions
 
@@ -247,6 +249,41 @@ def test_a_link_in_place_of_a_model_is_not_written_through(
     with pytest.raises(UsageError, check=has_code(ErrorCode.UNSAFE_PATH)):
         pack(detector, tmp_path / "repository", only=("onnx",))
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_server_never_sees_a_folder_that_is_being_written(
+    detector: Path, pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton takes every folder for a model, and does not start with half of one."""
+    repository, seen = tmp_path / "repository", set()
+    move = version_folders._move_model
+
+    def look(*given: Any) -> Path:
+        seen.update(path.name for path in repository.iterdir() if path.is_dir())
+        return move(*given)
+
+    left = tmp_path / ".repository.modelc-pack-999999999-ab" / "half"
+    left.mkdir(parents=True)  # of a call that was killed
+    monkeypatch.setattr(version_folders, "_move_model", look)
+    pack(detector, repository, only=("onnx", "openvino"))
+    assert seen == {ONNX}  # moved before the second
+    assert [path.name for path in tmp_path.iterdir()] == ["repository"]
+
+
+def test_each_name_of_an_artifact_must_be_known(detector: Path, pack: Pack, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME)) as caught:
+        pack(detector, tmp_path / "repository", only=("onnx", "opnvino"))
+    assert "'openvino'" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["CON", "nul", "com1.net", "config.json", "MLmodel", "net."])
+def test_a_name_that_is_no_folder_everywhere_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, option="name")):
+        check_served_name(name)
+    with pytest.raises(UsageError):
+        read_ensemble(
+            name, {"steps": [{"model": "a", "inputs": {"x": "x"}, "outputs": {"y": "y"}}]}
+        )
 
 
 def _ensemble(outputs: dict[str, str], inputs: dict[str, str]) -> EnsembleSpec:
