@@ -255,7 +255,8 @@ def test_a_server_never_sees_a_folder_that_is_being_written(
     detector: Path, pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Triton takes every folder for a model, and does not start with half of one."""
-    repository, seen = tmp_path / "repository", set()
+    repository = tmp_path / "repository"
+    seen: set[str] = set()
     move = version_folders._move_model
 
     def look(*given: Any) -> Path:
@@ -280,10 +281,9 @@ def test_each_name_of_an_artifact_must_be_known(detector: Path, pack: Pack, tmp_
 def test_a_name_that_is_no_folder_everywhere_is_refused(name: str) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, option="name")):
         check_served_name(name)
+    step = {"model": "a", "inputs": {"x": "x"}, "outputs": {"y": "y"}}
     with pytest.raises(UsageError):
-        read_ensemble(
-            name, {"steps": [{"model": "a", "inputs": {"x": "x"}, "outputs": {"y": "y"}}]}
-        )
+        read_ensemble(name, {"steps": [step]})
 
 
 def _ensemble(outputs: dict[str, str], inputs: dict[str, str]) -> EnsembleSpec:
