@@ -91,7 +91,7 @@ def add_each_size(request: JudgeRequest) -> JudgeRequest:
         if not _has_few_sizes(dim):
             continue
         sizes = range(dim.low, dim.high + 1)
-        for size in sorted({*sizes} - _asked_sizes(eager.references, name)):
+        for size in sorted({*sizes} - _find_asked_sizes(eager.references, name)):
             place = {**eager.signature.opt_sizes, name: size}
             with suppress(CheckpointError):  # the note has the sizes that were asked
                 more.append(run_eager(eager, drawer.feed(f"{name}={size}", place)))
@@ -106,7 +106,7 @@ def note_unasked_sizes(request: JudgeRequest) -> Iterator[str]:
     """Yield, for each dim that was not asked at all of its sizes, those at which it was."""
     references = (*request.eager.references, *request.held_out)
     for name, dim in request.eager.signature.free_dims.items():
-        asked = sorted(_asked_sizes(references, name))
+        asked = sorted(_find_asked_sizes(references, name))
         if not dim.bounded or len(asked) < dim.high - dim.low + 1:
             shown = join_some([str(size) for size in asked], _MAX_SHOWN)
             yield f"dim {dim} was asked at {shown}, and at no other size"
@@ -116,7 +116,7 @@ def _has_few_sizes(dim: Dim) -> bool:
     return dim.bounded and dim.high - dim.low < _FEW_SIZES
 
 
-def _asked_sizes(references: Sequence[ReferenceOutputs], name: str) -> set[int]:
+def _find_asked_sizes(references: Sequence[ReferenceOutputs], name: str) -> set[int]:
     """Return the sizes that a dim has in feeds with usual values."""
     feeds = [one.feed for one in references if one.feed.kind in (SAMPLE, *SIZED)]
     return {feed.sizes[name] for feed in feeds if name in feed.sizes}

@@ -109,7 +109,7 @@ def choose_artifact(manifest: Manifest, found: FoundModel) -> str:
     """
     passed = [one for one in manifest.artifacts if _has_passed(manifest, one)]
     config = found.model.config
-    digests = _stated_digests(config.parameters if config is not None else {}, found.version)
+    digests = _list_digests(config.parameters if config is not None else {}, found.version)
     stated = [one for one in passed if one.files[0].sha256 in digests]
     target = find_target(found)
     fitting = stated or [one for one in passed if one.target == target] or passed
@@ -125,7 +125,7 @@ def choose_artifact(manifest: Manifest, found: FoundModel) -> str:
     )  # fmt: skip
 
 
-def _stated_digests(parameters: Mapping[str, str], version: str) -> set[str]:
+def _list_digests(parameters: Mapping[str, str], version: str) -> set[str]:
     """Return the parameters that may be the digest of a version: its own, else of no version."""
     own = {key: text for key, text in parameters.items() if _VERSION_DIGEST.fullmatch(key)}
     known = own.get(f"{_DIGEST}_{version}")

@@ -145,7 +145,7 @@ def open_repository(repository: Path) -> Iterator[None]:
                 repository.rmdir()
 
 
-def _staging_stem(repository: Path) -> Path:
+def _find_staging_stem(repository: Path) -> Path:
     """Return the path, less process and token, to write to before files are moved.
 
     It is beside the repository: Triton takes every folder in it for a model, and does not start
@@ -158,7 +158,7 @@ def _staging_stem(repository: Path) -> Path:
 
 
 def _sweep_staging(repository: Path) -> None:
-    stem = _staging_stem(repository)
+    stem = _find_staging_stem(repository)
     for place in (
         *repository.glob(f"{_STAGING}*"),
         *stem.parent.glob(f"{glob.escape(stem.name)}*"),
@@ -181,7 +181,7 @@ def write_repository(repository: Path, plan: RepositoryPlan) -> None:
     """
     sizes = (one.record.size for m in plan.models for one in m.version_files if one.record)
     require_room(repository, sum(sizes))
-    stem = _staging_stem(repository)
+    stem = _find_staging_stem(repository)
     staging = stem.with_name(f"{stem.name}{os.getpid()}-{secrets.token_hex(4)}")
     staging.mkdir()
     moved: list[Path] = []

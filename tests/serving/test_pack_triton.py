@@ -278,7 +278,7 @@ def test_each_name_of_an_artifact_must_be_known(detector: Path, pack: Pack, tmp_
 
 
 @pytest.mark.parametrize("name", ["CON", "nul", "com1.net", "config.json", "MLmodel", "net."])
-def test_a_name_that_is_no_folder_everywhere_is_refused(name: str) -> None:
+def test_a_name_that_is_no_folder_everywhere_is_an_error(name: str) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, option="name")):
         check_served_name(name)
     step = {"model": "a", "inputs": {"x": "x"}, "outputs": {"y": "y"}}
