@@ -19,6 +19,9 @@ _TWIN = (
     "--model", "modelc.benchmarks.served_nets:build_twin",
     "--input", "left:float32[batch=1..8,16]", "--input", "right:float32[batch=1..8,16]",
 )  # fmt: skip
+_HALVES = (
+    "--model", "modelc.benchmarks.served_nets:build_halves", "--input", "x:float32[batch=1..8,16]",
+)  # fmt: skip
 _BACKENDS = {"onnx": "onnxruntime", "openvino": "openvino", "torchscript": "pytorch"}
 _FILES = {"onnx": "model.onnx", "openvino": "model.xml", "torchscript": "model.pt"}
 _FORMS = {
@@ -60,21 +63,24 @@ GOOD = tuple(
 
 
 def export_folders(work: Path, modelc: tuple[str, ...] = (sys.executable, "-m", "modelc")) -> None:
-    """Export both nets to `work/digits` and `work/twin`.
+    """Export the nets to `work/digits`, `work/twin` and `work/halves`.
 
     Raises:
         CalledProcessError: an export failed.
     """
     from safetensors.torch import save_file
 
-    from modelc.benchmarks.served_nets import build_twin
+    from modelc.benchmarks.served_nets import build_halves, build_twin
 
     save_file(build_twin().state_dict(), work / "twin.safetensors")
+    save_file(build_halves().state_dict(), work / "halves.safetensors")
     twin = (str(work / "twin.safetensors"), *_TWIN)
-    halves = ("--to", "onnx:fp16", "--to", "openvino:fp16")
+    halves = (str(work / "halves.safetensors"), *_HALVES)
+    precisions = ("--to", "onnx:fp16", "--to", "openvino:fp16")
     for name, source, formats in (
-        ("digits", _DIGITS, ("--to", "onnx", "--to", "openvino", *halves)),
+        ("digits", _DIGITS, ("--to", "onnx", "--to", "openvino", *precisions)),
         ("twin", twin, ("--to", "torchscript", "--to", "onnx")),
+        ("halves", halves, ("--to", "onnx")),
     ):
         command = [*modelc, "export", *source, *formats, "-o", str(work / name), "-q"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

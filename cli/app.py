@@ -209,6 +209,9 @@ def _usage_faults(error: TyperException) -> list[_CliFault]:
     context = getattr(error, "ctx", None)
     command = "modelc" if context is None else context.command_path
     hint = f"{command} --help"
+    described = str(getattr(getattr(error, "param", None), "help", None) or "")
+    if described and message.startswith("Missing argument"):
+        message = f"{message.rstrip('.')}: {described[0].lower()}{described[1:].rstrip('.')}"
     if (other := _other_option(error, context)) is not None:
         message, hint = message.partition(" (")[0], other  # typer lists its own suggestions
     elif (invalid := _invalid_value(error)) is not None:

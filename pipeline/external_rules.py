@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..calibration.feed_form import FeedForm
 from ..core.contract import Array, Outputs
+from ..core.dims import Dim
+from ..core.errors import CheckpointError, join_some
 from ..core.external_runtime import (
     ConcurrentRuntime,
     Declaration,
@@ -14,11 +18,16 @@ from ..core.external_runtime import (
     ExternalRuntime,
     OutputForm,
 )
+from ..core.findings import SIZED
 from ..core.kinds import ReasonCode
 from ..core.records import Artifact
 from ..core.verdict import State, Verdict
+from ..validators.feeds import SAMPLE, FeedDrawer
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs
+from ..validators.output_pairs import find_sample
 from ..validators.ruling import Ruling
+from .eager_reference import run_eager
+from .held_out import refer_batches
 from .judge_case import JudgeRequest
 from .rounding_ties import apply_second_looks
 from .verdict_rules import apply_artifact_rules, judge_file
@@ -26,6 +35,8 @@ from .verdict_rules import apply_artifact_rules, judge_file
 if TYPE_CHECKING:
     from .reply_evidence import Evidence, JudgedEvidence
 
+_FEW_SIZES = 16  # of a dim: a server is asked at each of them
+_MAX_SHOWN = 20  # sizes in a note
 _MAX_COMPARED = 1 << 16  # elements of an output whose rows are looked for in other feeds
 _MIN_ROW = 4  # elements: fewer may be those of another row by chance
 _MIXED_RATIO = 0.01  # of the distance to the own row, below which a row is another feed's
@@ -55,13 +66,60 @@ def judge_external(runtime: ExternalRuntime, artifact: Artifact, request: JudgeR
             feeds=(),
             outputs=(),
         )
-    judged = judge_file(request).plus(Ruling(first=declared.reasons, notes=declared.notes))
+    notes = declared.notes
+    if isinstance(runtime, ConcurrentRuntime):
+        request = add_each_size(request)
+        notes = (*notes, *note_unasked_sizes(request))
+    judged = judge_file(request).plus(Ruling(first=declared.reasons, notes=notes))
     found = apply_artifact_rules(request, judged)
     if found.passed and isinstance(runtime, ConcurrentRuntime):
         title, log = f"run {artifact.name} several times at once", f"{artifact.name}-external"
         with request.progress.step(title, log=log):
             found = found.plus(_check_concurrent(runtime, artifact, request, judged.evidence))
     return found.verdict
+
+
+def add_each_size(request: JudgeRequest) -> JudgeRequest:
+    """Add a feed at each size of a dim that has few: a server may have other code for one of them.
+
+    Those of the batch are made of held-out samples too, as drawn feeds may not count.
+    """
+    eager, held_out = request.eager, request.held_out
+    drawer = FeedDrawer.of(eager.signature, eager.feeds.seed, find_sample(eager.references))
+    more: list[ReferenceOutputs] = []
+    for name, dim in eager.signature.free_dims.items():
+        if not _has_few_sizes(dim):
+            continue
+        sizes = range(dim.low, dim.high + 1)
+        for size in sorted({*sizes} - _find_asked_sizes(eager.references, name)):
+            place = {**eager.signature.opt_sizes, name: size}
+            with suppress(CheckpointError):  # the note has the sizes that were asked
+                more.append(run_eager(eager, drawer.feed(f"{name}={size}", place)))
+        batch = FeedForm.of(eager.signature).batch
+        if batch is not None and batch.name == name:
+            held_out = (*held_out, *refer_batches(held_out, eager, sizes))
+    found = replace(eager, references=(*eager.references, *more))
+    return replace(request, eager=found, held_out=held_out)
+
+
+def note_unasked_sizes(request: JudgeRequest) -> Iterator[str]:
+    """Yield, for each dim that was not asked at all of its sizes, those at which it was."""
+    references = (*request.eager.references, *request.held_out)
+    for name, dim in request.eager.signature.free_dims.items():
+        asked = sorted(_find_asked_sizes(references, name))
+        if not dim.bounded or len(asked) < dim.high - dim.low + 1:
+            shown = join_some([str(size) for size in asked], _MAX_SHOWN)
+            yield f"dim {dim} was asked at {shown}, and at no other size"
+
+
+def _has_few_sizes(dim: Dim) -> bool:
+    return dim.bounded and dim.high - dim.low < _FEW_SIZES
+
+
+def _find_asked_sizes(references: Sequence[ReferenceOutputs], name: str) -> set[int]:
+    """Return the sizes that a dim has in feeds with usual values."""
+    feeds = [one.feed for one in references if one.feed.kind in (SAMPLE, *SIZED)]
+    return {feed.sizes[name] for feed in feeds if name in feed.sizes}
 
 
 def find_output_forms(references: Sequence[ReferenceOutputs]) -> dict[str, OutputForm]:

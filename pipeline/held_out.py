@@ -61,8 +61,24 @@ def refer_held_out(
     return references
 
 
-def _make_batches(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:
-    """Concatenate samples of the most common shape into batches of the opt and largest size."""
+def refer_batches(
+    held_out: Sequence[ReferenceOutputs], eager: EagerReference, sizes: Collection[int]
+) -> tuple[ReferenceOutputs, ...]:
+    """Run eager on batches of the held-out samples that are not among them, at these sizes."""
+    feeds = [one.feed.arrays for one in plain_samples(held_out)]
+    known = {one.feed.name for one in held_out}
+    batches = _make_batches(feeds, eager.signature, sizes) if feeds else ()
+    return tuple(
+        ReferenceOutputs(feed=feed, outputs=eager.model.run(feed.arrays))
+        for feed in batches
+        if feed.name not in known
+    )
+
+
+def _make_batches(
+    feeds: Sequence[Feed], signature: Signature, sizes: Collection[int] = ()
+) -> Iterator[NamedFeed]:
+    """Concatenate samples of the most common shape into batches; without sizes, opt and largest."""
     form = FeedForm.of(signature)
     groups: dict[tuple[tuple[int, ...], ...], list[Feed]] = {}
     for feed in feeds:
@@ -71,11 +87,14 @@ def _make_batches(feeds: Sequence[Feed], signature: Signature) -> Iterator[Named
     batch = form.batch
     if batch is None or not batch.dynamic or not form.per_feed or len(alike) < _MIN_DISTINCT:
         return
-    for size in sorted({batch.opt, batch.high} - {form.per_feed}):
+    for size in sorted(set(sizes or (batch.opt, batch.high)) - {form.per_feed}):
         parts = list(itertools.islice(itertools.cycle(alike), -(-size // form.per_feed)))
         arrays = form.cut(form.stack(parts), 0, size)
-        sizes = {str(batch.name): size}
-        yield NamedFeed(name=f"{HELD_OUT_PREFIX}{batch.name}={size}", arrays=arrays, sizes=sizes)
+        yield NamedFeed(
+            name=f"{HELD_OUT_PREFIX}{batch.name}={size}",
+            arrays=arrays,
+            sizes={str(batch.name): size},
+        )
 
 
 def _make_masked_feeds(feeds: Sequence[Feed], signature: Signature) -> Iterator[NamedFeed]:

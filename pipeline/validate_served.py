@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from ..runtimes.v2_client import ServerAddress, parse_address
 from .order import Judging
 from .recorded_run import Moved, load_manifest
 from .validate_external import validate_external
+
+_DIGEST = "modelc_sha256"  # of a model of Triton: the parameter that `modelc pack` writes
+_VERSION_DIGEST = re.compile(rf"{_DIGEST}_\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,9 @@ def validate_served(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
         check_artifact(manifest, served.artifact)
     found = find_model(address, served.model, served.version)
     artifact = served.artifact or choose_artifact(manifest, found)
-    runtime = ServedRuntime(address=address, model=found.name, version=served.version)
+    runtime = ServedRuntime(
+        address=address, model=found.name, version=served.version, pinned=found.version
+    )
     return validate_external(
         folder, [runtime], on_event, artifacts=[artifact], moved=moved, judging=judging,
         settings=settings,
@@ -103,8 +109,8 @@ def choose_artifact(manifest: Manifest, found: FoundModel) -> str:
     """
     passed = [one for one in manifest.artifacts if _has_passed(manifest, one)]
     config = found.model.config
-    values = set(config.parameters.values()) if config is not None else set()
-    stated = [one for one in passed if one.files[0].sha256 in values]
+    digests = _list_digests(config.parameters if config is not None else {}, found.version)
+    stated = [one for one in passed if one.files[0].sha256 in digests]
     target = find_target(found)
     fitting = stated or [one for one in passed if one.target == target] or passed
     if len(fitting) == 1:
@@ -117,6 +123,14 @@ def choose_artifact(manifest: Manifest, found: FoundModel) -> str:
         else "export again, and look at the reasons of the verdicts",
         option="artifact", code=ErrorCode.UNKNOWN_NAME,
     )  # fmt: skip
+
+
+def _list_digests(parameters: Mapping[str, str], version: str) -> set[str]:
+    """Return the parameters that may be the digest of a version: its own, else of no version."""
+    own = {key: text for key, text in parameters.items() if _VERSION_DIGEST.fullmatch(key)}
+    known = own.get(f"{_DIGEST}_{version}")
+    others = {text for key, text in parameters.items() if key not in own}
+    return others if known is None else {known}
 
 
 def _has_passed(manifest: Manifest, artifact: Artifact) -> bool:

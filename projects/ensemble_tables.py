@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from ..serving.ensembles import EnsembleSpec, EnsembleStep
+from ..serving.version_folders import describe_name_fault
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _EXAMPLE = 'steps = [{ model = "digits", inputs = { x = "image" }, outputs = { y = "scores" } }]'
@@ -21,6 +22,8 @@ def read_ensemble(name: str, table: object) -> EnsembleSpec:
     """
     if not _NAME.fullmatch(name):
         raise _error(f"{name[:80]!r} is not the name of a folder", "use letters, digits, '-', '_'")
+    if fault := describe_name_fault(name):
+        raise _error(f"{name} {fault}", "give the ensemble another name")
     if not isinstance(table, Mapping):
         raise _error(f"{name} is not a table", f"write [ensembles.{name}] on its own line")
     _check_keys(table, _KEYS)

@@ -22,6 +22,7 @@ from ..core.errors import (
 from ..core.hub_ids import find_hub_id
 from ..core.nested_values import is_loader_spec
 from ..pipeline.option_spec import OptionSpec, ValueKind
+from ..serving.version_folders import describe_name_fault
 from .project_records import ALL_ARTIFACTS, Gate, KeyPath, Setting
 from .setting_keys import GATES, MODEL_KEYS, RESERVED_NAMES
 
@@ -205,7 +206,6 @@ def _check_exists(one: Setting, path: Path, faults: Faults) -> None:
 
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_DEVICE_NAMES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)  # Windows opens these
 _NAME_HINT = "use up to 64 letters, digits, '-', '_' and '.'; start with a letter or digit"
 
 
@@ -228,11 +228,9 @@ def check_names(names: Iterable[str], place: Callable[[str], Place], faults: Fau
 
 
 def _name_fault(name: str) -> str:
-    if not _MODEL_NAME.fullmatch(name) or name.endswith("."):
+    if not _MODEL_NAME.fullmatch(name):
         return "is not a valid folder name on every system"
-    if _DEVICE_NAMES.fullmatch(name):
-        return "is a device on Windows"
-    return "is the name of a key" if name in RESERVED_NAMES else ""
+    return "is the name of a key" if name in RESERVED_NAMES else describe_name_fault(name)
 
 
 def make_model_name(text: str) -> str:

@@ -112,11 +112,15 @@ def _absence_error(client: V2Client, name: str, version: str) -> RunnerError | U
 
 @dataclass(frozen=True, kw_only=True)
 class ServedRuntime:
-    """A model on a server that is said to serve an artifact; an empty version is the newest."""
+    """A model on a server that is said to serve an artifact; an empty version is the newest.
+
+    All requests ask for the version `pinned`, so that the server may load a newer one meanwhile.
+    """
 
     address: ServerAddress
     model: str
     version: str = ""
+    pinned: str = ""
 
     @property
     def name(self) -> str:
@@ -146,7 +150,7 @@ class ServedRuntime:
         return {name: value for name, value in facts.items() if value}
 
     def _find(self) -> FoundModel:
-        return find_model(self.address, self.model, self.version)
+        return find_model(self.address, self.model, self.version or self.pinned)
 
     def open(self, path: Path, artifact: Artifact, signature: Signature) -> Runner:  # noqa: ARG002
         """Connect to the server."""

@@ -141,6 +141,30 @@ def _unknown(noun: str, model: str, name: str, tensors: Sequence[ServedTensor]) 
     return f"{model} has no {noun} {name}", f"its {noun}s are {known}"
 
 
+def find_exchanged_maps(steps: Sequence[EnsembleStep]) -> Iterator[str]:
+    """Yield which tensors have each other's names: dtypes and dims alone do not show a mistake."""
+    for step in steps:
+        for noun, maps in (("input", step.inputs), ("output", step.outputs)):
+            for name, tensor in maps.items():
+                if name < tensor and maps.get(tensor) == name:
+                    yield f"the {noun}s {name} and {tensor} of {step.model} have each other's names"
+
+
+def describe_map_change(steps: Sequence[EnsembleStep], packed: Sequence[EnsembleStep]) -> str:
+    """Return how the steps of an ensemble differ from the packed ones; empty if they do not."""
+    if [one.model for one in steps] != [one.model for one in packed]:
+        return f"its steps are {', '.join(one.model for one in packed)} as packed"
+    for step, other in zip(steps, packed, strict=True):
+        for noun, own, known in (
+            ("input", step.inputs, other.inputs), ("output", step.outputs, other.outputs)
+        ):  # fmt: skip
+            for name in sorted(own.keys() | known.keys()):
+                if own.get(name) != known.get(name):
+                    now, then = own.get(name, "nothing"), known.get(name, "nothing")
+                    return f"the {noun} {name} of {step.model} is {now}, packed was {then}"
+    return ""
+
+
 def describe_misfit(one: ServedTensor, other: ServedTensor) -> str:
     """Return how two ends of a tensor differ; empty if they may be equal."""
     if one.dtype != other.dtype:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.errors import ErrorCode, UsageError, first_line
 from .describe_models import DescribeRequest
-from .ensembles import EnsembleModel
+from .ensembles import EnsembleModel, EnsembleStep, find_ensemble_faults
 from .repository_reader import CheckedVersion, RepositoryReader
 from .repository_records import FaultCode, ModelInterface, ServedModel, ServingOptions
 from .version_folders import PlannedFile, list_versions
@@ -162,10 +162,12 @@ def check_server(reader: RepositoryReader) -> tuple[str, ...]:
             reader.add(FaultCode.NAME, (name, ""), "its name repeats", "rename one of them")
         models[name] = found
     versions = [one for name, found in models.items() for one in _versions(reader, name, found)]
+    interfaces: dict[str, ModelInterface | None] = dict.fromkeys(models)
     for one, interface in reader.describe(versions):
         _check_shape(reader, one, models[one.model], interface)
         _check_recorded(reader, one, interface)
-    _check_pipelines(reader, config, models)
+        interfaces[one.model] = None if one.record is None else one.record.interface
+    _check_pipelines(reader, config, interfaces)
     return tuple(models)
 
 
@@ -265,16 +267,50 @@ def _check_recorded(reader: RepositoryReader, one: CheckedVersion, file: ModelIn
 
 
 def _check_pipelines(
-    reader: RepositoryReader, config: Mapping[str, Any], models: Mapping[str, object]
+    reader: RepositoryReader, config: Mapping[str, Any], models: Mapping[str, ModelInterface | None]
 ) -> None:
-    """Check that the models of each pipeline are there."""
+    """Check the models of each pipeline, and the tensors between them; None is not comparable."""
     pipelines = config.get(_PIPELINES, [])
     for pipeline in pipelines if isinstance(pipelines, list) else ():
-        nodes = pipeline.get("nodes", []) if isinstance(pipeline, dict) else []
-        for node in nodes if isinstance(nodes, list) else ():
-            name = node.get("model_name") if isinstance(node, dict) else None
-            if name is not None and name not in models:
-                message = f"the model {str(name)[:80]!r} is missing"
-                hint = f"name one of {', '.join(sorted(models))}"
-                at = (str(pipeline.get("name"))[:80], "")
-                reader.add(FaultCode.ENSEMBLE, at, message, hint, str(name)[:80])
+        at = (str(pipeline.get("name") if isinstance(pipeline, dict) else pipeline)[:80], "")
+        try:
+            steps = _read_steps(pipeline["nodes"])
+        except (KeyError, TypeError, AttributeError) as error:
+            message = f"a node is incomplete: {first_line(error)}"
+            reader.add(FaultCode.ENSEMBLE, at, message, "pack the ensemble again", _PIPELINES)
+            continue
+        missing = [step.model for step in steps if step.model not in models]
+        for name in missing:
+            hint = f"name one of {', '.join(sorted(models))}"
+            message = f"the model {name[:80]!r} is missing"
+            reader.add(FaultCode.ENSEMBLE, at, message, hint, name[:80])
+        known = {name: found for name, found in models.items() if found is not None}
+        if missing or any(step.model not in known for step in steps):
+            continue
+        for message, hint in find_ensemble_faults(steps, known):
+            reader.add(FaultCode.ENSEMBLE, at, message, hint)
+        made = {tensor for step in steps for tensor in step.outputs.values()}
+        for tensor in {tensor for step in steps for tensor in step.inputs.values()} - made:
+            if not tensor.startswith(f"{_REQUEST}."):
+                message, hint = f"no node gives {tensor[:80]}", "name a node and an alias of it"
+                reader.add(FaultCode.ENSEMBLE, at, message, hint)
+
+
+def _read_steps(nodes: Sequence[Mapping[str, Any]]) -> list[EnsembleStep]:
+    """Return the models of a pipeline as steps; a tensor is named by its node and its alias."""
+    return [
+        EnsembleStep(
+            model=str(node["model_name"]),
+            inputs={
+                str(name): f"{source['node_name']}.{source['data_item']}"
+                for one in node["inputs"]
+                for name, source in one.items()
+            },
+            outputs={
+                str(one["data_item"]): f"{node['name']}.{one.get('alias', one['data_item'])}"
+                for one in node["outputs"]
+            },
+        )
+        for node in nodes
+        if node.get("type", "DL model") == "DL model"  # others are libraries
+    ]

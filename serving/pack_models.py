@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ..core.children.limits import ProcessLimits
@@ -11,7 +12,7 @@ from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_erro
 from ..pipeline.manifest_file import encode_json
 from ..pipeline.recorded_run import load_manifest
 from .describe_models import describe_models
-from .ensembles import EnsembleModel, EnsembleSpec, build_ensemble
+from .ensembles import EnsembleModel, EnsembleSpec, build_ensemble, find_exchanged_maps
 from .pick_artifacts import (
     ArtifactChoice,
     ModelFolder,
@@ -24,6 +25,7 @@ from .pick_artifacts import (
 from .repository_kinds import RepositoryKind, RepositoryPart, kind_of
 from .repository_reader import RepositoryReader
 from .repository_records import (
+    ENSEMBLE_FILE,
     VERSION_FILE,
     CheckedRepository,
     ModelInterface,
@@ -75,6 +77,7 @@ def pack_models(
     Raises:
         UsageError: nothing can be packed, or an artifact, name or ensemble does not fit.
     """
+    _check_choice(request)
     picked: list[PickedArtifact] = []
     left_out: list[OmittedArtifact] = []
     for source in request.folders:
@@ -108,14 +111,28 @@ def pack_models(
     )
 
 
+def _check_choice(request: PackRequest) -> None:
+    """Check that each name that the user gave is that of an artifact or a pending step.
+
+    Raises:
+        UsageError: one is not.
+    """
+    manifests = [load_manifest(source.folder) for source in request.folders]
+    known = {name for one in manifests for artifact in one.artifacts
+             for name in (artifact.name, artifact.step)}  # fmt: skip
+    known |= {step.step for one in manifests for step in one.steps_pending}
+    for name in request.choice.only:
+        if not any(fnmatchcase(one, name) for one in known):
+            raise unknown_name_error("artifact", name, sorted(known) or ["(none)"])
+    for name in request.choice.allow:
+        if name not in known:
+            raise unknown_name_error("artifact in --allow:", name, sorted(known) or ["(none)"])
+
+
 def _nothing_error(request: PackRequest, left_out: Sequence[OmittedArtifact]) -> UsageError:
     """Return the error for no artifact to pack, with what would pack the first one."""
     why, hint = "no artifact has this name", "give names as modelc report shows them, or leave out"
     advice = Hint(f"{hint} ", Option("artifact"))
-    manifests = [load_manifest(source.folder) for source in request.folders]
-    names = {artifact.name for manifest in manifests for artifact in manifest.artifacts}
-    if names and request.choice.only and not left_out:
-        return unknown_name_error("artifact", request.choice.only[0], sorted(names))
     if left_out:
         why, advice = left_out[0].text, Hint(left_out[0].hint)
     return UsageError(
@@ -203,8 +220,12 @@ def _plan(
 ) -> tuple[RepositoryPlan, tuple[PackedModel, ...]]:
     """Return what to write, and what the repository then holds of these models."""
     kind, plans, packed = request.kind, [], []
+    single: dict[str, bytes] = {}
     for model in part.models:
         planned, version = _plan_model(request, model)
+        if planned is None or not planned.is_new:
+            edited = kind.edit_files(request.repository / model.name, model, version)
+            single |= {f"{model.name}/{name}": content for name, content in edited.items()}
         plans += [] if planned is None else [planned]
         packed.append(
             PackedModel(
@@ -220,11 +241,12 @@ def _plan(
         plans += [] if planned is None else [planned]
         packed.append(
             PackedModel(
-                name=ensemble.name, version=1, artifact="ensemble", is_new=planned is not None
+                name=ensemble.name, version=1, artifact="ensemble", is_new=planned is not None,
+                notes=tuple(find_exchanged_maps(ensemble.steps)),
             )
-        )
-    root = kind.root_files(request.repository, part)
-    return RepositoryPlan(models=tuple(plans), root_files=root), tuple(packed)
+        )  # fmt: skip
+    single |= kind.root_files(request.repository, part)
+    return RepositoryPlan(models=tuple(plans), root_files=single), tuple(packed)
 
 
 def _plan_model(request: PackRequest, model: ServedModel) -> tuple[PlannedModel | None, int]:
@@ -289,10 +311,10 @@ def _plan_ensemble(
             hint="give the new one another name in modelc.toml, or move that one away",
             code=ErrorCode.FOLDER_OCCUPIED,
         )
-    content = encode_json({"ensemble": ensemble.name})
+    content = encode_json({"ensemble": ensemble.name, "steps": ensemble.steps})
     return PlannedModel(
         name=ensemble.name, version=1, is_new=True, model_files=tuple(files),
-        version_files=(PlannedFile(name="ensemble.json", content=content),),
+        version_files=(PlannedFile(name=ENSEMBLE_FILE, content=content),),
     )  # fmt: skip
 
 

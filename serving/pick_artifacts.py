@@ -12,7 +12,7 @@ from .. import __version__
 from ..calibration.labels import read_classes
 from ..converters.registry import is_stage, target_named
 from ..core.contract import Array
-from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
+from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.manifest import Manifest
 from ..core.nested_values import is_loader_spec
 from ..core.records import Artifact, sha256_of
@@ -32,6 +32,7 @@ from .repository_records import (
     ServedTensor,
     VerdictSummary,
 )
+from .version_folders import describe_name_fault
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LEFT_OUT_ROLES = ("debug", "samples", "references")  # of files that no runtime opens
@@ -99,13 +100,9 @@ def pick_artifacts(
         targets: the targets that the kind of repository serves.
 
     Raises:
-        UsageError: there is no manifest, a name of `allow` is unknown, or a file was changed.
+        UsageError: there is no manifest, or a file was changed.
     """
     manifest = load_manifest(source.folder)
-    known = [name for one in manifest.artifacts for name in (one.name, one.step)]
-    for name in choice.allow:
-        if name not in known:
-            raise unknown_name_error("artifact in --allow:", name, sorted(set(known)))
     picked: list[PickedArtifact] = []
     left_out: list[OmittedArtifact] = []
     for artifact in manifest.artifacts:
@@ -177,9 +174,10 @@ def check_served_name(name: str) -> str:
     Raises:
         UsageError: it is another.
     """
-    if not _NAME.fullmatch(name):
+    fault = describe_name_fault(name)
+    if fault or not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name[:80]!r} cannot be the name of a served model",
+            f"{name[:80]!r} cannot be the name of a served model{f': it {fault}' if fault else ''}",
             hint=Hint("use letters, digits, '-', '_' and '.': ", Option("name", "digits")),
             option="name",
             code=ErrorCode.INVALID_VALUE,
@@ -210,7 +208,8 @@ def make_served_model(picked: PickedArtifact, name: str, interface: ModelInterfa
     verdict = manifest.verdict_of(artifact.name)
     files = tuple(one for one in artifact.files if one.role not in _LEFT_OUT_ROLES)
     classes = find_class_names(folder, manifest, artifact)
-    output = find_class_output(interface.outputs, classes)
+    stated = [one.name for one in interface.outputs if one.source == manifest.meta.classes_output]
+    output = stated[0] if stated else find_class_output(interface.outputs, classes)
     record = PackedVersion(
         modelc=__version__,
         artifact=artifact.name,
@@ -226,6 +225,8 @@ def make_served_model(picked: PickedArtifact, name: str, interface: ModelInterfa
         settings={} if artifact.domain is None else artifact.domain.settings,
         versions=artifact.versions,
         notes=tuple(_notes(picked, interface)),
+        classes=classes if output else (),
+        classes_of=output,
     )
     return ServedModel(
         name=name,
@@ -233,8 +234,6 @@ def make_served_model(picked: PickedArtifact, name: str, interface: ModelInterfa
         files=files,
         record=record,
         feed=_typical_feed(picked),
-        classes=classes if output else (),
-        classes_of=output,
     )
 
 

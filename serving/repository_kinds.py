@@ -42,6 +42,7 @@ class RepositoryKind:
         interface: a model as clients and ensembles see it.
         version_files: the files of a version's folder.
         model_files: the files beside the versions, written with a new model.
+        edit_files: files beside the versions that change with a new version.
         find_difference: why a model in the repository is another one; empty if it is not.
         ensemble_files: the files of an ensemble; None for a server without ensembles, or one that
             has them in its own configuration.
@@ -58,6 +59,7 @@ class RepositoryKind:
     interface: Callable[[ServedModel], ModelInterface]
     version_files: Callable[[ServedModel], Iterable[PlannedFile]]
     model_files: Callable[[ServedModel, ServingOptions], Iterable[PlannedFile]]
+    edit_files: Callable[[Path, ServedModel, int], dict[str, bytes]]
     find_difference: Callable[[Path, ServedModel, ServingOptions], str]
     root_files: Callable[[Path, RepositoryPart], dict[str, bytes]]
     claims: Callable[[Path], bool]
@@ -109,6 +111,10 @@ def _no_files(model: ServedModel, options: ServingOptions) -> Iterable[PlannedFi
     return ()
 
 
+def _no_edits(place: Path, model: ServedModel, version: int) -> dict[str, bytes]:  # noqa: ARG001 - as the field
+    return {}
+
+
 def _no_root_files(repository: Path, part: RepositoryPart) -> dict[str, bytes]:  # noqa: ARG001 - as the field
     return {}
 
@@ -136,6 +142,7 @@ TRITON = RepositoryKind(
     interface=_triton_interface,
     version_files=triton_repository.plan_version_files,
     model_files=triton_repository.plan_model_files,
+    edit_files=triton_repository.add_digest,
     find_difference=find_config_difference,
     root_files=_no_root_files,
     ensemble_files=_triton_ensemble,
@@ -158,6 +165,7 @@ OVMS = RepositoryKind(
     interface=_own_interface,
     version_files=openvino_server.plan_server_files,
     model_files=_no_files,
+    edit_files=_no_edits,
     find_difference=_find_difference,
     root_files=_server_config,
     claims=lambda folder: (folder / openvino_server.SERVER_CONFIG).is_file(),
@@ -171,6 +179,7 @@ MLFLOW = RepositoryKind(
     interface=_own_interface,
     version_files=mlflow_model.plan_mlflow_files,
     model_files=_no_files,
+    edit_files=_no_edits,
     find_difference=_find_difference,
     root_files=_no_root_files,
     claims=lambda folder: (

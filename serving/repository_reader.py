@@ -19,13 +19,19 @@ from .repository_records import (
     PackedVersion,
     RepositoryFault,
 )
-from .version_folders import is_below
+from .version_folders import is_below, list_versions
 
 MAX_RECORD_BYTES = 1 << 22
 _MAX_MODELS = 10_000
 _LINK = "{} is a link that leads out of the repository"
 _LINK_HINT = "put a copy in its place"
 _MAX_FILES = 1_000  # of one version that a record may name
+_MAX_RECORDS = 100  # of newest versions in which the owner of a file is looked for
+
+
+def _read_start(path: Path, most: int) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +122,7 @@ class RepositoryReader:
         if path is None:
             return None
         try:
-            with path.open("rb") as stream:
-                raw = stream.read(most + 1)
+            raw = _read_start(path, most + 1)
         except OSError as error:
             message = f"{name} cannot be read: {error.strerror}"
             self.add(FaultCode.UNSAFE_FILE, at, message, "change its mode", name)
@@ -187,12 +192,14 @@ class RepositoryReader:
         import msgspec
 
         digest = sha256_of(path)
-        for place in sorted(model.iterdir()):
+        for number in list_versions(model)[-_MAX_RECORDS:]:
+            place = model / str(number)
             record = place / VERSION_FILE
             if place == path.parent or not record.is_file() or not is_below(record, self.root):
                 continue
             try:
-                found = msgspec.json.decode(record.read_bytes(), type=PackedVersion)
+                raw = _read_start(record, MAX_RECORD_BYTES)
+                found = msgspec.json.decode(raw, type=PackedVersion)
             except (msgspec.MsgspecError, OSError, UnicodeDecodeError, RecursionError):
                 continue
             if any(one.name == name and one.sha256 == digest != recorded for one in found.files):

@@ -10,6 +10,7 @@ from ..core.contract import Array
 from ..core.records import FileRecord
 
 VERSION_FILE = "modelc.json"  # beside the model file of each version
+ENSEMBLE_FILE = "ensemble.json"  # in the version folder of an ensemble of Triton
 RECORD_SCHEMA_VERSION = 1
 
 
@@ -67,7 +68,8 @@ class PackedVersion:
     `files` are those of the version's folder. `domain` is the domain of the verdict in the form of
     `--input`. `manifest` is the SHA-256 of the manifest that it was packed from. `allowed` means
     that the artifact had not passed and was packed on request. `settings` are those of the runtime
-    that judged it.
+    that judged it. `classes` are the names of the classes of the output `classes_of`, if one has
+    a value for each.
     """
 
     modelc: str
@@ -84,6 +86,8 @@ class PackedVersion:
     settings: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    classes_of: str = ""
     schema_version: int = RECORD_SCHEMA_VERSION
 
     @property
@@ -97,8 +101,7 @@ class ServedModel:
     """An artifact on its way into a repository, under the name that clients use.
 
     `folder` holds `files`, of which the first is the model. `feed` is a recorded feed at the
-    typical sizes. `classes` are the names of the classes of the output `classes_of`. `twins` are
-    further engines of the same model for other GPUs.
+    typical sizes. `twins` are further engines of the same model for other GPUs.
     """
 
     name: str
@@ -106,8 +109,6 @@ class ServedModel:
     files: tuple[FileRecord, ...]
     record: PackedVersion
     feed: dict[str, Array] = field(default_factory=dict, compare=False)
-    classes: tuple[str, ...] = ()
-    classes_of: str = ""
     twins: tuple[ServedModel, ...] = ()
 
     @property
@@ -149,6 +150,7 @@ class FaultCode(StrEnum):
     TENSOR_DIMS = "tensor-dims"
     BATCH = "batch"
     WARMUP = "warmup"
+    LABELS = "labels"  # other class names than those recorded
     ENSEMBLE = "ensemble"
     VERSION_POLICY = "version-policy"
 
@@ -215,7 +217,7 @@ class OmittedArtifact:
 
 @dataclass(frozen=True, kw_only=True)
 class PackReport:
-    """What `modelc pack` wrote; `written` are the files beside the models."""
+    """What `modelc pack` wrote; `written` are the files beside the models, and changed ones."""
 
     repository: str
     kind: str

@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import UsageError
+from ..core.records import sha256_of
 from .describe_models import DescribeRequest
-from .ensembles import EnsembleStep, describe_misfit, find_ensemble_faults
+from .ensembles import (
+    EnsembleStep,
+    describe_map_change,
+    describe_misfit,
+    find_ensemble_faults,
+    find_exchanged_maps,
+)
 from .repository_reader import CheckedVersion, RepositoryReader
-from .repository_records import FaultCode, ModelInterface, PackedVersion, ServedTensor
+from .repository_records import (
+    ENSEMBLE_FILE,
+    FaultCode,
+    ModelInterface,
+    PackedVersion,
+    ServedTensor,
+)
 from .triton_comparison import check_tensors
 from .triton_repository import (
     BACKENDS,
     CONFIG_FILE,
+    DIGEST_PARAMETER,
     DTYPES,
     WARMUP_FOLDER,
     interface_of,
     type_name,
 )
 from .triton_schema import MAX_CONFIG_BYTES, read_config
-from .version_folders import list_versions
+from .version_folders import is_below, list_versions
 
 _TARGETS = {".onnx": "onnx", ".xml": "openvino", ".pt": "torchscript", ".pt2": "aoti",
             ".plan": "tensorrt"}  # fmt: skip
@@ -179,9 +193,27 @@ def _versions(reader: RepositoryReader, folder: Path, config: Any) -> Iterator[C
             continue
         before = len(reader.faults)
         record = reader.load_record(folder / str(number))
+        if len(names) == 1 and len(reader.faults) == before:
+            _check_digest(reader, folder / str(number) / names[0], config, record)
         if len(reader.faults) == before:
             for name in dict.fromkeys(names):
                 yield from _version(reader, folder / str(number), name, record)
+
+
+def _check_digest(
+    reader: RepositoryReader, path: Path, config: Any, record: PackedVersion | None
+) -> None:
+    """Compare the model file with the digest in the configuration, which clients may read."""
+    model, number = path.parent.parent.name, path.parent.name
+    parameters = {key: one.string_value for key, one in config.parameters.items()}
+    stated = parameters.get(DIGEST_PARAMETER.format(number))
+    if stated is None and record is None and DIGEST_PARAMETER.format(1) in parameters:
+        reader.unchecked.append(f"{model}/{number}: it has no record; its form alone is compared")
+    known = stated is not None and is_below(path, reader.root) and path.is_file()
+    if known and sha256_of(path) != stated:
+        message = f"{path.name} is not the file that {CONFIG_FILE} states"
+        hint = "remove this version, and pack the model again"
+        reader.add(FaultCode.OTHER_FILE, (model, number), message, hint, path.name)
 
 
 def _version(
@@ -253,6 +285,7 @@ def _check_ensemble(
         return
     for message, hint in find_ensemble_faults(steps, interfaces):
         reader.add(FaultCode.ENSEMBLE, at, message, hint)
+    _check_packed_steps(reader, name, steps)
     ends = [*_ends(steps, interfaces, config)]
     for message in ends:
         hint = "give it the data type and the dims of the model's tensor"
@@ -261,6 +294,33 @@ def _check_ensemble(
     if config.max_batch_size > least:
         message = f"max_batch_size is {config.max_batch_size}, one of its models takes {least}"
         reader.add(FaultCode.BATCH, at, message, f"set it to {least}", "max_batch_size")
+
+
+def _check_packed_steps(reader: RepositoryReader, name: str, steps: list[EnsembleStep]) -> None:
+    """Check that the maps are the packed ones: exchanged tensors of one form fit as well."""
+    import msgspec
+
+    folder = reader.root / name / str(max(list_versions(reader.root / name), default=1))
+    exchanged = [*find_exchanged_maps(steps)]
+    if (folder / ENSEMBLE_FILE).is_file():
+        raw = reader.read_text(folder, ENSEMBLE_FILE, (name, ""))
+        try:
+            packed = msgspec.json.decode(raw or b"", type=_PackedEnsemble).steps
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            packed = []  # of an older modelc
+        change = describe_map_change(steps, packed) if packed else ""
+        if change:
+            hint = "restore it, or pack the changed ensemble under another name"
+            reader.add(FaultCode.ENSEMBLE, (name, ""), change, hint)
+        exchanged = [] if packed else exchanged
+    reader.unchecked += [f"{name}: {text}: is that meant?" for text in exchanged]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PackedEnsemble:
+    """The record of an ensemble."""
+
+    steps: list[EnsembleStep]
 
 
 def _ends(
@@ -284,7 +344,7 @@ def _ends(
         wrong = "" if other is None else describe_misfit(tensor, other)
         if other is None:
             yield f"no step has the tensor {tensor.name}"
-        elif wrong and config.max_batch_size:
+        elif wrong:
             yield f"{tensor.name}: {wrong}"
     made = {tensor for step in steps for tensor in step.outputs.values()}
     given = {one.name for one in own.inputs}

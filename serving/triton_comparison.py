@@ -10,8 +10,10 @@ from typing import Any
 from ..core.errors import UsageError
 from .repository_reader import CheckedVersion, RepositoryReader
 from .repository_records import (
+    VERSION_FILE,
     FaultCode,
     ModelInterface,
+    PackedVersion,
     ServedModel,
     ServedTensor,
     ServingOptions,
@@ -21,12 +23,13 @@ from .triton_repository import (
     CONFIG_FILE,
     DTYPES,
     INDEXED,
-    label_lines,
     make_config,
     type_name,
 )
 from .triton_schema import MAX_CONFIG_BYTES, read_config
 from .version_folders import is_below
+
+_MAX_LABEL_BYTES = 1 << 20  # metadata has at most half of it
 
 
 def model_dims(tensor: Any, limit: int) -> tuple[int, ...]:
@@ -46,9 +49,25 @@ def check_tensors(
     ):  # fmt: skip
         for tensor, found in pair(_Tensors(reader, at, noun), declared, own):
             _check_tensor(reader, at, tensor, found, limit)
-    record = version.record
-    if record is None:
-        return
+    if version.record is not None:
+        _check_against_record(reader, version, config, version.record)
+
+
+def _check_against_record(
+    reader: RepositoryReader, version: CheckedVersion, config: Any, record: PackedVersion
+) -> None:
+    """Compare a configuration with what the record of a version says beyond the file."""
+    at, limit = (version.model, version.version), config.max_batch_size
+    labels = find_label_difference(reader.root / version.model, record, config)
+    if labels:
+        reader.add(FaultCode.LABELS, at, labels, f"write those of {VERSION_FILE}", "labels")
+    for tensor in (one for one in config.input if one.allow_ragged_batch or one.optional):
+        message = f"{tensor.name} is optional or ragged, and the model takes the whole tensor"
+        reader.add(FaultCode.BATCH, at, message, "remove that line", tensor.name)
+    backend = BACKENDS[version.request.target].backend
+    if config.backend and config.backend != backend:
+        hint = f'write backend: "{backend}"'
+        reader.add(FaultCode.BACKEND, at, f"the file is not for {config.backend}", hint, "backend")
     if limit > record.interface.batch > 0:
         message = f"max_batch_size is {limit}, the verdict holds up to {record.interface.batch}"
         hint = f"set it to {record.interface.batch}"
@@ -157,7 +176,7 @@ def find_config_difference(place: Path, model: ServedModel, options: ServingOpti
     except UsageError as error:
         return error.message
     difference = _find_difference(there, make_config(model, options))
-    return difference or _find_label_difference(place, model, there)
+    return difference or find_label_difference(place, model.record, there)
 
 
 def _find_difference(there: Any, new: Any) -> str:
@@ -178,15 +197,18 @@ def _find_difference(there: Any, new: Any) -> str:
     return ""
 
 
-def _find_label_difference(place: Path, model: ServedModel, there: Any) -> str:
+def find_label_difference(place: Path, record: PackedVersion, there: Any) -> str:
     """Compare class names: all versions of a model share the file of labels."""
-    labels = label_lines(model)
+    classes = record.classes
     for one in there.output:
-        if labels and one.name == model.classes_of and one.label_filename:
-            path = place / one.label_filename
-            is_known = is_below(path, place) and path.is_file()
-            if not is_known or path.read_bytes().splitlines() != labels.splitlines():
-                return f"its {one.label_filename} has other class names"
+        path = place / one.label_filename
+        known = path.is_file() and is_below(path, place)
+        if not classes or one.name != record.classes_of or not known:
+            continue
+        with path.open("rb") as stream:
+            names = stream.read(_MAX_LABEL_BYTES).decode(errors="replace").splitlines()
+        if names != list(classes):
+            return f"{one.label_filename} has other class names"
     return ""
 
 

@@ -19,13 +19,13 @@ from .repository_records import (
     ServedTensor,
     ServingOptions,
 )
-from .triton_schema import config_class, write_config
+from .triton_schema import config_class, read_config, write_config
 from .version_folders import PlannedFile
 
 CONFIG_FILE = "config.pbtxt"
 WARMUP_FOLDER = "warmup"  # Triton reads `input_data_file` from there
 LABELS_FILE = "labels.txt"
-DIGEST_PARAMETER = "modelc_sha256"  # of the newest version: `modelc validate --served` reads it
+DIGEST_PARAMETER = "modelc_sha256_{}"  # of a version: `modelc validate --served` reads it
 INDEXED = "__"  # Triton's PyTorch backend reads the number behind it as the tensor's position
 
 
@@ -65,6 +65,7 @@ DTYPES: Mapping[str, str] = {
     "float64": "TYPE_FP64", "bfloat16": "TYPE_BF16",
 }  # fmt: skip
 _ENGINE_SIDECAR = ".json"  # of an engine, which inspection reads
+_PARAMETER = r'parameters\s*{{\s*key:\s*"{}"\s*value\s*{{\s*string_value:\s*"\w*"\s*}}\s*}}\s*'
 _CAPABILITY = re.compile(r"\d+\.\d+")
 _MAX_DELAY = 100  # microseconds that a request may wait for others
 
@@ -90,9 +91,11 @@ def rename_tensors(model: ServedModel) -> ServedModel:
         notes = (*notes, "Triton takes a tensor or a tuple from forward, and no dict")
     return replace(
         model,
-        record=replace(model.record, interface=changed, notes=notes),
-        classes_of=output.get(model.classes_of, ""),
-    )
+        record=replace(
+            model.record, interface=changed, notes=notes,
+            classes_of=output.get(model.record.classes_of, ""),
+        ),
+    )  # fmt: skip
 
 
 def _names(tensors: Sequence[ServedTensor]) -> tuple[str, ...]:
@@ -137,13 +140,13 @@ def make_config(model: ServedModel, options: ServingOptions) -> Any:
         _fill_tensor(config.input.add(), tensor, limit, model.name)
     for tensor in record.interface.outputs:
         _fill_tensor(config.output.add(), tensor, limit, model.name)
-        if model.classes and tensor.name == model.classes_of:
+        if record.classes and tensor.name == record.classes_of:
             config.output[-1].label_filename = LABELS_FILE
     if limit > 1 and record.interface.rows_apart:
         config.dynamic_batching.max_queue_delay_microseconds = _MAX_DELAY
     if limit > 1 and kind.backend == "openvino":  # it compiles for the largest batch alone
         config.parameters["ENABLE_BATCH_PADDING"].string_value = "YES"
-    config.parameters[DIGEST_PARAMETER].string_value = model.files[0].sha256
+    config.parameters[DIGEST_PARAMETER.format(1)].string_value = model.files[0].sha256
     gpu = kind.gpu_only or (options.gpu if options.gpu is not None else _is_on_gpu(record))
     config.instance_group.add(kind="KIND_GPU" if gpu else "KIND_CPU", count=options.instances)
     config.version_policy.latest.num_versions = options.keep
@@ -265,8 +268,24 @@ def plan_model_files(model: ServedModel, options: ServingOptions) -> Iterator[Pl
 
 
 def label_lines(model: ServedModel) -> bytes:
-    """Return the class names, one a line; empty if there are none, or no output for them."""
-    return "".join(f"{name}\n" for name in model.classes if model.classes_of).encode()
+    """Return the class names, one a line; empty if there are none."""
+    return "".join(f"{name}\n" for name in model.record.classes).encode()
+
+
+def add_digest(place: Path, model: ServedModel, version: int) -> dict[str, bytes]:
+    """Return the configuration of a model in a repository with the digest of a version added.
+
+    All else stays as it is. Empty if the digest is there, or if a file of another form has none.
+    """
+    key, digest = DIGEST_PARAMETER.format(version), model.files[0].sha256
+    raw = (place / CONFIG_FILE).read_bytes()
+    there = read_config(raw, CONFIG_FILE)[0].parameters
+    if key in there and there[key].string_value == digest:
+        return {}
+    entry = config_class()()
+    entry.parameters[key].string_value = digest
+    kept = re.sub(_PARAMETER.format(key).encode(), b"", raw)  # of a version that was removed
+    return {CONFIG_FILE: kept.rstrip() + b"\n" + write_config(entry)}
 
 
 def merge_engines(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:

@@ -1,9 +1,11 @@
-"""Write models into a repository: staged below it, then moved to their places by rename."""
+"""Write models into a repository: staged beside it, then moved to their places by rename."""
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -11,7 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from ..core.atomic_write import atomic_write, flush_file, flush_folder, require_room
+from ..core.atomic_write import (
+    atomic_write,
+    find_drafts,
+    flush_file,
+    flush_folder,
+    require_room,
+)
 from ..core.errors import ErrorCode, UsageError
 from ..core.process import defer_signals, is_running
 from ..core.records import FileRecord
@@ -20,6 +28,17 @@ _STAGING = ".modelc-pack-"  # and the process that writes there
 _LOCK = ".modelc-pack.lock"
 _MAX_VERSIONS = 10_000  # folders that are looked at in one model
 _BLOCK = 1 << 20
+_DEVICE_NAMES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
+_ROOT_FILES = ("config.json", "inferenceservice.yaml", "mlmodel")  # of a repository, in lower case
+
+
+def describe_name_fault(name: str) -> str:
+    """Return why a folder cannot have this name on every system or beside a server's own files."""
+    if _DEVICE_NAMES.fullmatch(name):
+        return "is a device on Windows"
+    if name.endswith("."):
+        return "is not a valid folder name on every system"
+    return "is a file of model repositories" if name.lower() in _ROOT_FILES else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +64,7 @@ class PlannedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class RepositoryPlan:
-    """All that one call writes: models first, then files of the repository itself."""
+    """All that one call writes: models first, then single files of the repository."""
 
     models: tuple[PlannedModel, ...] = ()
     root_files: Mapping[str, bytes] = field(default_factory=dict)
@@ -126,11 +145,31 @@ def open_repository(repository: Path) -> Iterator[None]:
                 repository.rmdir()
 
 
+def _find_staging_stem(repository: Path) -> Path:
+    """Return the path, less process and token, to write to before files are moved.
+
+    It is beside the repository: Triton takes every folder in it for a model, and does not start
+    with one that a killed call left. If files cannot be renamed from there, it is below.
+    """
+    own = Path(os.path.realpath(repository))
+    beside = own.parent
+    renames = beside.stat().st_dev == own.stat().st_dev and os.access(beside, os.W_OK)
+    return beside / f".{own.name}{_STAGING}" if renames else own / _STAGING
+
+
 def _sweep_staging(repository: Path) -> None:
-    for place in repository.glob(f"{_STAGING}*"):
-        owner = place.name.removeprefix(_STAGING).partition("-")[0]
+    stem = _find_staging_stem(repository)
+    for place in (
+        *repository.glob(f"{_STAGING}*"),
+        *stem.parent.glob(f"{glob.escape(stem.name)}*"),
+    ):
+        owner = place.name.rpartition(_STAGING)[2].partition("-")[0]
         if owner.isdigit() and not is_running(int(owner)) and not place.is_symlink():
             shutil.rmtree(place, ignore_errors=True)
+    folders = [one for one in repository.iterdir() if one.is_dir() and not one.is_symlink()]
+    for draft, process in (one for folder in (repository, *folders) for one in find_drafts(folder)):
+        if not is_running(process):
+            draft.unlink(missing_ok=True)
 
 
 def write_repository(repository: Path, plan: RepositoryPlan) -> None:
@@ -142,7 +181,8 @@ def write_repository(repository: Path, plan: RepositoryPlan) -> None:
     """
     sizes = (one.record.size for m in plan.models for one in m.version_files if one.record)
     require_room(repository, sum(sizes))
-    staging = repository / f"{_STAGING}{os.getpid()}-{secrets.token_hex(4)}"
+    stem = _find_staging_stem(repository)
+    staging = stem.with_name(f"{stem.name}{os.getpid()}-{secrets.token_hex(4)}")
     staging.mkdir()
     moved: list[Path] = []
     try:

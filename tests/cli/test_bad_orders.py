@@ -112,7 +112,11 @@ def test_an_option_that_makes_no_sense_is_told(
         (("export", "a.pt"), "Missing option '--to'"),
         (("export", "a.pt", "--to", "onnx", "--xyzzy", "9"), "No such option: --xyzzy"),
         (("export", "a.pt", "--to", "onnx", "--capture", "foto"), "'foto' is not one of 'auto'"),
-        (("inspect",), "Missing argument 'path'"),
+        (("inspect",), "Missing argument 'path': a converted model or a checkpoint"),
+        (
+            ("pack", "--to", "triton"),
+            "'PATH...': output folders of modelc export, or a modelc.toml",
+        ),
     ],
 )
 def test_typers_own_errors_are_one_line_with_the_commands_help(

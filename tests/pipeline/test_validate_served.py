@@ -38,7 +38,8 @@ def recorded(folder: Path) -> Manifest:
 def exported_gate(gate_source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
     wanted = tuple(Wanted.parse(text) for text in ("torchscript", "onnx"))
     out = tmp_path_factory.mktemp("gate") / "out"
-    run(Order(source=gate_source, wanted=wanted, out=out, judging=Judging()))
+    source = replace(gate_source, inputs=("x:float32[batch=1..8,16]",))
+    run(Order(source=source, wanted=wanted, out=out, judging=Judging()))
     return out
 
 
@@ -109,6 +110,13 @@ def test_wrong_outputs_are_rejected(folder: Path, double: ServedDouble, name: st
     verdict = judge(folder, double)
     assert verdict.state is State.FAILED
     assert ReasonCode.OUTPUT_DIFFERS in reason_codes(verdict)
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+def test_a_fault_at_one_batch_size_is_found(folder: Path, double: ServedDouble, size: int) -> None:
+    """As of an engine or a graph that a server has for this size alone."""
+    change(double, lambda array: array + np.float32(len(array) == size))
+    assert reason_codes(judge(folder, double)) == [ReasonCode.OUTPUT_DIFFERS]
 
 
 def test_an_output_under_another_name_is_rejected(folder: Path, double: ServedDouble) -> None:
@@ -206,6 +214,33 @@ def test_a_digest_in_the_configuration_chooses_the_artifact(folder: Path) -> Non
     digest = manifest.artifacts[0].files[0].sha256
     found = found_model("onnxruntime_onnx", modelc_sha256=digest)
     assert choose_artifact(manifest, found) == "torchscript"
+
+
+@pytest.mark.parametrize(("version", "artifact"), [("1", "torchscript"), ("2", "onnx")])
+def test_the_digest_of_the_asked_version_chooses(folder: Path, version: str, artifact: str) -> None:
+    manifest = recorded(folder)
+    digests = {
+        f"modelc_sha256_{number}": one.files[0].sha256
+        for number, one in enumerate(manifest.artifacts, 1)
+    }
+    found = replace(found_model("unknown", **digests), version=version)
+    assert choose_artifact(manifest, found) == artifact
+
+
+def test_all_requests_are_for_the_version_that_was_there_first(
+    folder: Path, double: ServedDouble
+) -> None:
+    right = double.answer
+
+    def load_another(feed: Arrays) -> Arrays:
+        double.versions = ("1", "2")
+        return right(feed)
+
+    double.answer = load_another
+    assert judge(folder, double).passed
+    paths = {path for path, _ in double.seen if path.endswith("infer")}
+    assert paths == {"/v2/models/net/versions/1/infer"}
+    assert recorded(folder).external[0].versions["version"] == "1"
 
 
 def test_several_artifacts_need_a_name(folder: Path) -> None:

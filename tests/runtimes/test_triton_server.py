@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
+from modelc.benchmarks.served_nets import build_halves, build_twin
 from modelc.benchmarks.served_repository import (
     GOOD,
     ServedCase,
@@ -21,6 +24,14 @@ from modelc.core.errors import ErrorCode, RunnerError, UsageError
 from modelc.core.kinds import ReasonCode
 from modelc.core.verdict import Verdict
 from modelc.pipeline.validate_served import ServedRequest, validate_served
+from modelc.runtimes.v2_client import open_client, parse_address
+from modelc.runtimes.v2_tensors import SentTensor
+from modelc.serving.ensembles import EnsembleSpec, EnsembleStep
+from modelc.serving.pack_models import PackRequest, check_repository, pack_models
+from modelc.serving.pick_artifacts import ArtifactChoice, ModelFolder
+from modelc.serving.repository_kinds import TRITON
+from modelc.serving.repository_records import FaultCode
+from modelc.serving.triton_schema import read_config, write_config
 
 from ..reasons import reason_codes
 
@@ -53,24 +64,68 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     export_folders(work)
     write_repository(work, work / "repository")
     plant_faults(work, work / "repository")
-    with run_triton(work / "repository", work / "server", ready=False) as host:
+    packed = _pack_chain(work)
+    more = f"--model-repository={packed}"
+    with run_triton(work / "repository", work / "server", more, ready=False) as host:
         found = Served(host=host, work=work)
         _wait_for_models(found)
         yield found
 
 
+def _pack_chain(work: Path) -> Path:
+    """Pack two nets and an ensemble of them; then add one with exchanged maps, by hand."""
+    steps = (
+        EnsembleStep(model="halves", inputs={"x": "x"}, outputs={"output.0": "a", "output.1": "b"}),
+        EnsembleStep(model="twin", inputs={"left": "a", "right": "b"}, outputs={"output.0": "y"}),
+    )
+    request = PackRequest(
+        folders=tuple(ModelFolder(name=name, folder=work / name) for name in ("halves", "twin")),
+        repository=work / "packed", kind=TRITON, choice=ArtifactChoice(only=("onnx",)),
+        ensembles=(EnsembleSpec(name="chain", steps=steps),),
+    )  # fmt: skip
+    pack_models(request)
+    place = shutil.copytree(work / "packed/chain", work / "packed/exchanged")
+    config, _ = read_config((place / "config.pbtxt").read_bytes(), "config.pbtxt")
+    config.name = "exchanged"
+    config.ensemble_scheduling.step[1].input_map.update({"left": "b", "right": "a"})
+    (place / "config.pbtxt").write_bytes(write_config(config))
+    return work / "packed"
+
+
 def _wait_for_models(served: Served) -> None:
     from modelc.runtimes.served_runtime import find_model
-    from modelc.runtimes.v2_client import parse_address
 
     end = time.monotonic() + _LOADING
-    for case in GOOD:
+    for name in (*(case.model for case in GOOD), "chain", "exchanged"):
         while time.monotonic() < end:
             try:
-                find_model(parse_address(served.host.http), case.model)
+                find_model(parse_address(served.host.http), name)
                 break
             except (RunnerError, UsageError):
                 time.sleep(0.2)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+@pytest.mark.parametrize(("model", "right"), [("chain", True), ("exchanged", False)])
+def test_an_ensemble_gives_what_the_nets_give_one_after_another(
+    served: Served, model: str, protocol: str, *, right: bool
+) -> None:
+    address = parse_address(served.host.grpc if protocol == "grpc" else served.host.http)
+    client = open_client(address)
+    for rows in (1, 3, 8):
+        x = torch.randn(rows, 16, generator=torch.Generator().manual_seed(rows))
+        with torch.inference_mode():
+            expected, _ = build_twin()(*build_halves()(x))
+        sent = SentTensor(name="x", datatype="FP32", array=x.numpy())
+        found = torch.from_numpy(client.infer(model, "", [sent])["y"])
+        assert torch.allclose(found, expected, atol=1e-5) is right
+    client.close()
+
+
+def test_exchanged_maps_of_an_ensemble_are_found_without_the_server(served: Served) -> None:
+    found = check_repository(served.work / "packed")
+    assert [(one.code, one.model) for one in found.faults] == [(FaultCode.ENSEMBLE, "exchanged")]
+    assert "left" in found.faults[0].message
 
 
 def fault(name: str) -> ServedCase:

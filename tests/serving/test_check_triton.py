@@ -83,6 +83,10 @@ PLANTED: list[tuple[str, Callable[[Any], None], FaultCode]] = [
     (ONNX, _set("default_model_filename", "best.onnx"), FaultCode.MISSING_FILE),
     (ONNX, _set("default_model_filename", "../../../model.onnx"), FaultCode.UNSAFE_FILE),
     (ONNX, _set("output.0.label_filename", "names.txt"), FaultCode.MISSING_FILE),
+    (ONNX, _set("input.0.optional", True), FaultCode.BATCH),
+    (ONNX, _set("input.0.allow_ragged_batch", True), FaultCode.BATCH),
+    (ONNX, _set("backend", "openvino"), FaultCode.BACKEND),
+    (ONNX, lambda c: c.parameters["modelc_sha256_1"].Clear(), FaultCode.OTHER_FILE),
     (ONNX, lambda c: c.version_policy.specific.versions.append(7), FaultCode.VERSION_POLICY),
     (ONNX, lambda c: c.model_warmup[0].inputs.pop("inputs.meta"), FaultCode.WARMUP),
     (ONNX, lambda c: c.model_warmup[0].inputs["x"].dims.append(1), FaultCode.WARMUP),
@@ -127,6 +131,8 @@ def test_another_model_is_found_by_its_tensors_without_a_record(
 ) -> None:
     (repository / ONNX / "1" / "modelc.json").unlink()
     shutil.copy(artifact_file(exported_digits, "onnx"), repository / ONNX / "1" / "model.onnx")
+    assert codes(check_repository(repository)) == {FaultCode.OTHER_FILE}
+    change_config(repository / ONNX, lambda config: config.parameters.clear())
     assert FaultCode.TENSOR_NAME in codes(check_repository(repository))
 
 
@@ -191,6 +197,22 @@ def test_a_fault_in_an_ensemble_is_found(repository: Path, change: Callable[[Any
     found = check_repository(repository)
     assert codes(found) == {FaultCode.ENSEMBLE}
     assert {fault.model for fault in found.faults} <= {"look"}
+
+
+def test_exchanged_maps_of_an_ensemble_are_found(repository: Path) -> None:
+    """By its record; without one, names that belong together and are exchanged are shown."""
+    names = [one.name for one in config_of(repository / ONNX).input]
+    _make_ensemble(repository, lambda _: None)
+    step = {"model": ONNX, "inputs": {n: n for n in names}, "outputs": {}}
+    config = config_of(repository / "look").ensemble_scheduling.step[0]
+    step["outputs"] = dict(config.output_map)
+    record = repository / "look" / "1" / "ensemble.json"
+    record.write_bytes(msgspec.json.encode({"ensemble": "look", "steps": [step]}))
+    assert check_repository(repository).faults == ()
+    step["inputs"] = dict(zip(names, reversed(names), strict=True))
+    record.write_bytes(msgspec.json.encode({"ensemble": "look", "steps": [step]}))
+    (fault,) = check_repository(repository).faults
+    assert (fault.code, fault.model) == (FaultCode.ENSEMBLE, "look")
 
 
 def test_a_sound_ensemble_has_no_fault(repository: Path) -> None:
@@ -270,6 +292,7 @@ def _escaping_record(repository: Path) -> None:
 
 def _garbage_model(repository: Path) -> None:
     (repository / ONNX / "1" / "modelc.json").unlink()
+    change_config(repository / ONNX, lambda config: config.parameters.clear())
     (repository / ONNX / "1" / "model.onnx").write_bytes(b"\xff" * 1000)
 
 

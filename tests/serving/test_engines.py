@@ -87,11 +87,15 @@ def test_names_that_the_pytorch_backend_would_misread_are_replaced(
     assert config.max_batch_size == (8 if target == "torchscript" else 0)
 
 
+def with_classes(model: ServedModel, classes: tuple[str, ...]) -> ServedModel:
+    return replace(model, record=replace(model.record, classes=classes, classes_of="y"))
+
+
 def test_class_names_are_beside_the_only_output_of_their_number(tmp_path: Path) -> None:
     classes = ("cat", "dog", "owl")
     assert find_class_output((SCORES,), classes) == "y"
     assert find_class_output((SCORES, replace(SCORES, name="z")), classes) == ""
-    model = replace(model_of(tmp_path, "onnx", "m.onnx"), classes=classes, classes_of="y")
+    model = with_classes(model_of(tmp_path, "onnx", "m.onnx"), classes)
     assert make_config(model, ServingOptions()).output[0].label_filename == "labels.txt"
     files = {file.name: file.content for file in plan_model_files(model, ServingOptions())}
     assert files["labels.txt"] == b"cat\ndog\nowl\n"
@@ -112,11 +116,11 @@ def test_a_version_with_other_class_names_is_another_model(
     tmp_path: Path, classes: tuple[str, ...], differs: bool
 ) -> None:
     """All versions of a model share one file of labels."""
-    first = replace(model_of(tmp_path, "onnx", "m.onnx"), classes=("a", "b", "c"), classes_of="y")
+    first = with_classes(model_of(tmp_path, "onnx", "m.onnx"), ("a", "b", "c"))
     place = tmp_path / "repository"
     place.mkdir()
     for file in plan_model_files(first, ServingOptions()):
         if "/" not in file.name:
             (place / file.name).write_bytes(file.content)
-    found = find_config_difference(place, replace(first, classes=classes), ServingOptions())
+    found = find_config_difference(place, with_classes(first, classes), ServingOptions())
     assert bool(found) is differs

@@ -96,6 +96,18 @@ def test_rows_that_depend_on_each_other_are_found(
     assert evidence.rows_apart is apart
 
 
+@pytest.mark.parametrize(("coupling", "apart"), [(0.0, True), (1e-2, False)], ids=["none", "weak"])
+def test_a_weak_dependence_is_found_in_half_precision(coupling: float, apart: bool) -> None:
+    """A row alone may differ as much by another kernel; beside other rows it may not."""
+
+    def run(x: Any) -> dict[str, Any]:
+        noise = 5e-3 if len(x) == 1 else 0.0
+        return {"y": x + noise + coupling * x.mean(0)}
+
+    evidence = observe_runs(FunctionRunner(run), ROWS, Precision.FP16)
+    assert evidence.rows_apart is apart
+
+
 def test_an_output_without_the_batch_makes_no_batch() -> None:
     signature = signature_of("x:float32[batch=1..8,3]", outputs=["y", "z"])
     runner = FunctionRunner(lambda x: {"y": x, "z": x.mean(0)})

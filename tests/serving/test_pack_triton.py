@@ -19,9 +19,11 @@ from modelc.core.verdict import State
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
+from modelc.projects.ensemble_tables import read_ensemble
 from modelc.serving import version_folders
 from modelc.serving.ensembles import EnsembleSpec, EnsembleStep
 from modelc.serving.pack_models import check_repository
+from modelc.serving.pick_artifacts import check_served_name
 from modelc.serving.repository_kinds import KSERVE, MLFLOW, OVMS, TRITON
 from modelc.serving.repository_records import PackReport, ServingOptions
 
@@ -95,7 +97,7 @@ def test_the_same_artifact_is_not_packed_twice(
 def test_another_artifact_of_the_same_interface_is_the_next_version(
     repository: Path, detector: Path, pack: Pack, tmp_path: Path
 ) -> None:
-    """And nothing else of the repository is touched, such as what an operator tuned."""
+    """And no more of the repository is changed than its digest, nor what an operator tuned."""
     other = _with_other_bytes(detector, tmp_path)
     tuned = repository / ONNX / "config.pbtxt"
     text = tuned.read_text().replace("max_batch_size: 4", "max_batch_size: 2")
@@ -106,8 +108,17 @@ def test_another_artifact_of_the_same_interface_is_the_next_version(
     new = {one.name: one.version for one in report.models if one.is_new}
     assert new == {ONNX: 2}
     after = _contents(repository)
+    config = config_of(repository / ONNX)
+    records = [
+        json.loads((repository / ONNX / number / "modelc.json").read_text()) for number in "12"
+    ]
+    for number, record in enumerate(records, 1):
+        stated = config.parameters[f"modelc_sha256_{number}"].string_value
+        assert stated == record["files"][0]["sha256"]
+    changed = f"{ONNX}/config.pbtxt"
+    assert after[changed].startswith(before.pop(changed).rstrip())
     assert {name: after[name] for name in before} == before
-    assert {name.split("/")[1] for name in after.keys() - before.keys()} == {"2"}
+    assert {name.split("/")[1] for name in after.keys() - {changed} - before.keys()} == {"2"}
     assert check_repository(repository).faults == ()
 
 
@@ -238,6 +249,41 @@ def test_a_link_in_place_of_a_model_is_not_written_through(
     with pytest.raises(UsageError, check=has_code(ErrorCode.UNSAFE_PATH)):
         pack(detector, tmp_path / "repository", only=("onnx",))
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_server_never_sees_a_folder_that_is_being_written(
+    detector: Path, pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton takes every folder for a model, and does not start with half of one."""
+    repository = tmp_path / "repository"
+    seen: set[str] = set()
+    move = version_folders._move_model
+
+    def look(*given: Any) -> Path:
+        seen.update(path.name for path in repository.iterdir() if path.is_dir())
+        return move(*given)
+
+    left = tmp_path / ".repository.modelc-pack-999999999-ab" / "half"
+    left.mkdir(parents=True)  # of a call that was killed
+    monkeypatch.setattr(version_folders, "_move_model", look)
+    pack(detector, repository, only=("onnx", "openvino"))
+    assert seen == {ONNX}  # moved before the second
+    assert [path.name for path in tmp_path.iterdir()] == ["repository"]
+
+
+def test_each_name_of_an_artifact_must_be_known(detector: Path, pack: Pack, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNKNOWN_NAME)) as caught:
+        pack(detector, tmp_path / "repository", only=("onnx", "opnvino"))
+    assert "'openvino'" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["CON", "nul", "com1.net", "config.json", "MLmodel", "net."])
+def test_a_name_that_is_no_folder_everywhere_is_an_error(name: str) -> None:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, option="name")):
+        check_served_name(name)
+    step = {"model": "a", "inputs": {"x": "x"}, "outputs": {"y": "y"}}
+    with pytest.raises(UsageError):
+        read_ensemble(name, {"steps": [step]})
 
 
 def _ensemble(outputs: dict[str, str], inputs: dict[str, str]) -> EnsembleSpec:

@@ -160,6 +160,10 @@ def _edit(repository: Path, change: Callable[[Any], object]) -> None:
     path.write_text(json.dumps(config))
 
 
+def _node(config: Any) -> Any:
+    return config["pipeline_config_list"][0]["nodes"][0]
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [
@@ -180,8 +184,12 @@ def _edit(repository: Path, change: Callable[[Any], object]) -> None:
             ),
             FaultCode.TENSOR_DIMS,
         ),
+        (lambda c: _node(c).update(model_name="x"), FaultCode.ENSEMBLE),
+        (lambda c: _node(c).pop("inputs"), FaultCode.ENSEMBLE),
+        (lambda c: _node(c)["inputs"].pop(), FaultCode.ENSEMBLE),
+        (lambda c: _node(c)["outputs"][0].update(data_item="x"), FaultCode.ENSEMBLE),
         (
-            lambda c: c["pipeline_config_list"][0]["nodes"][0].update(model_name="x"),
+            lambda c: _node(c)["inputs"][0]["inputs.image"].update(node_name="step7"),
             FaultCode.ENSEMBLE,
         ),
     ],
