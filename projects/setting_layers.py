@@ -102,14 +102,14 @@ def resolve_settings_leniently(project: Project, given: Overrides, faults: Fault
     )
 
 
-def results_folder(file: Path, given: Overrides) -> Path:
-    """Return the folder of results, even of a project with faults, as far as it can be read."""
+def read_run_settings(file: Path, given: Overrides) -> RunSettings:
+    """Return the settings of the run, even of a project with faults, as far as it can be read."""
     faults = Faults()
     try:
         project = read_project_leniently(file, faults)
     except UsageError:
         project = Project(file=file)
-    return resolve_settings_leniently(project, given, faults).run.out
+    return resolve_settings_leniently(project, given, faults).run
 
 
 def _default_settings(keys: Mapping[str, OptionSpec], folder: Path) -> Iterator[Setting]:

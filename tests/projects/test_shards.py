@@ -209,9 +209,10 @@ def test_a_part_that_begins_again_withdraws_its_record(write: Write, tmp_path: P
     one = record(1, run="r")
     assert one.shard is not None
     publish_part(one, write("x", one), files)
-    withdraw_part(one.shard, files)
+    withdraw_part("r", one.shard.shard, files)
     with pytest.raises(UsageError, check=has_code(ErrorCode.SHARD_MISSING, option="run-id")):
         check_parts(find_published_parts("r", files), "r")
+    withdraw_part("r", one.shard.shard, files)  # there is none any more
 
 
 @pytest.mark.parametrize("torn", [lambda raw: raw[:-40], lambda raw: raw.replace(b'"b"', b'"c"')])
