@@ -65,6 +65,8 @@ def publish_part(record: RunRecord, out: Path, files: RemoteFiles) -> str:
         folders = tuple(store_folder(out / one, one, files) for one in models)
         found = _PublishedPart(record=record, folders=folders)
         files.write(name, seal_document(encode_json(found)))
+    except UsageError:
+        raise
     except Exception as error:
         raise _remote_error("written", error) from error
     return name
