@@ -237,6 +237,26 @@ def test_a_file_of_another_size_in_the_cache_is_downloaded_again(cache: Path) ->
     assert cache.exists()
 
 
+def test_a_commit_whose_file_has_other_bytes_of_the_same_size(model: HubModel) -> None:
+    before, place = fetch()
+    changed = WEIGHTS[:-1] + b"\x01"
+    model.commits[before.commit]["model.safetensors"] = changed
+    assert fetch() == (before, place)
+    assert (place / "model.safetensors").read_bytes() == changed
+
+
+@pytest.mark.usefixtures("model")
+def test_without_links_a_whole_file_is_not_downloaded_again(hub: HubServer) -> None:
+    _, place = fetch()
+    for path in list(place.iterdir()):
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data)
+    hub.requests.clear()
+    fetch()
+    assert len(hub.requests) == 1
+
+
 @pytest.mark.usefixtures("model")
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import file_download
