@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import (
@@ -20,6 +20,7 @@ from ..core.errors import (
 )
 from ..core.hub_ids import HUB_SCHEME
 from ..core.records import Checkpoint, joint_digest, record_of
+from ..core.untrusted_files import is_path_inside
 from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, find_pickled_class, sniff_kind
 
 if TYPE_CHECKING:
@@ -156,8 +157,7 @@ def _list_shards(index: Path, kind: str) -> list[Path]:
             code=ErrorCode.CORRUPT_FILE,
         ) from error
     for name, shard in zip(names, shards, strict=True):
-        inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
-        if not inside or not name or not _file_exists(shard):
+        if not is_path_inside(name) or not _file_exists(shard):
             raise CheckpointError(
                 f"{index} lists the shard {name!r}, which is not in its folder",
                 hint="download every shard into the index's folder",

@@ -6,12 +6,13 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 from ...core.atomic_write import DRAFT_SUFFIX
 from ...core.errors import CheckpointError, ErrorCode, UsageError
 from ...core.manifest import Manifest
 from ...core.records import FileRecord, is_as_recorded, record_of
+from ...core.untrusted_files import is_path_inside
 from ..manifest_file import MANIFEST_FILE, SIGNATURE_FILE, read_manifest
 from ..output_folder import LOGS_FOLDER, open_folder
 from .remote_files import RemoteFiles
@@ -57,7 +58,7 @@ def fetch_files(stored: StoredFolder, files: RemoteFiles, place: Path) -> None:
         CheckpointError: a file is missing or damaged, or a name leads out of the folder.
     """
     for file in stored.files:
-        if not is_inside(file.name):
+        if not is_path_inside(file.name):
             raise CheckpointError(
                 f"{stored.name} lists a file outside of its folder: {file.name[:80]!r}",
                 hint="store it again",
@@ -75,14 +76,6 @@ def fetch_files(stored: StoredFolder, files: RemoteFiles, place: Path) -> None:
                 hint="run the part that made it again",
                 code=ErrorCode.CORRUPT_FILE,
             )
-
-
-def is_inside(name: str) -> bool:
-    """Whether a relative name stays inside of its folder on every system."""
-    windows = PureWindowsPath(name)
-    parts = {*PurePosixPath(name).parts, *windows.parts}
-    rooted = PurePosixPath(name).is_absolute() or windows.drive or windows.root
-    return bool(parts) and not rooted and ".." not in parts and "\0" not in name
 
 
 def replace_results(stored: StoredFolder, files: RemoteFiles, out: Path) -> Manifest | None:

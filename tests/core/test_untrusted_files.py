@@ -8,22 +8,93 @@ import stat
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from modelc.checkpoints.hub_files import check_file_name
 from modelc.core.errors import CheckpointError
+from modelc.core.hub_ids import HubId
 from modelc.core.torch_file import read_torch_file
 from modelc.core.untrusted_files import (
     TruncatedFileError,
     find_archive_fault,
+    is_path_inside,
     is_zip_archive,
     read_npz,
     read_safetensors_header,
     zip_members,
 )
+from modelc.pipeline.manifest_file import encode_json
+from modelc.projects.run_record import ModelRun, RunRecord, read_record
+from modelc.reports.result_rows import Outcome
+
+# A name; whether it is a path below its folder; whether a hub may list it, and a run record name
+# a model so.
+NAMES = [
+    ("model.onnx", True, True, True),
+    ("logs/x.log", True, True, False),
+    ("a/./b", True, False, False),
+    ("a//b", True, False, False),
+    ("a.", True, True, True),
+    ("a ", True, True, True),
+    (".hidden", True, True, True),
+    ("CON", True, True, True),
+    ("aux.txt", True, True, True),
+    ("e\u0301.onnx", True, True, True),
+    ("a\\b", True, False, False),
+    ("n" * 255, True, True, True),
+    ("n" * 256, True, False, False),
+    ("é" * 128, True, False, False),
+    ("file:stream", True, False, True),
+    ("", False, False, False),
+    (".", False, False, False),
+    ("./", False, False, False),
+    ("..", False, False, False),
+    ("a/..", False, False, False),
+    ("a/../b", False, False, False),
+    ("../b", False, False, False),
+    ("a\\..\\b", False, False, False),
+    ("..\\b", False, False, False),
+    ("...", False, False, False),
+    ("a/.. /b", False, False, False),
+    ("a/ /b", False, False, False),
+    ("/a", False, False, False),
+    ("//server/share/a", False, False, False),
+    ("\\a", False, False, False),
+    ("\\\\server\\share\\a", False, False, False),
+    ("\\\\?\\C:\\a", False, False, False),
+    ("C:", False, False, False),
+    ("C:a", False, False, False),
+    ("C:/a", False, False, False),
+    ("C:\\a", False, False, False),
+    ("a\0b", False, False, False),
+    ("\0", False, False, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "listed", "entry"), NAMES, ids=lambda one: repr(one)[:20]
+)
+def test_names_that_someone_else_wrote(
+    name: str, *, inside: bool, listed: bool, entry: bool
+) -> None:
+    assert is_path_inside(name) is inside
+    assert _accepts(lambda: check_file_name(name, HubId(repo="org/net"))) is listed
+    model = ModelRun(name=name, folder="", state=Outcome.PASSED, exit_code=0, seconds=0.0)
+    record = RunRecord(modelc="1", exit_code=0, seconds=0.0, models=(model,))
+    assert _accepts(lambda: read_record(encode_json(record))) is entry
+
+
+def _accepts(check: Callable[[], object]) -> bool:
+    try:
+        check()
+    except (CheckpointError, ValueError):
+        return False
+    return True
 
 
 def packed(*members: tuple[str, bytes], packing: int = zipfile.ZIP_STORED) -> bytearray:
