@@ -127,6 +127,8 @@ def _read_published(text: bytes, name: str, files: RemoteFiles) -> RunPart:
     part = record.shard
     if part is None or not seal_holds(text) or not {one.name for one in found.folders} <= names:
         raise _corrupt_error(name, "it changed since it was written")
+    if name != _part_name(part.run, part.shard):
+        raise _corrupt_error(name, f"it is that of part {part.shard} of {part.run!r}")
     return RunPart(record=record, part=part, place=name, source=files, folders=found.folders)
 
 
@@ -164,7 +166,7 @@ def _read_part(path: Path) -> RunPart:
     except ValueError as error:
         raise _corrupt_error(str(path), first_line(error)) from error
     part = record.shard
-    if part is None or not seal_holds(text):
+    if part is None or not seal_holds(text) or part.shard.file != path.name:
         raise _corrupt_error(str(path), "it changed since it was written")
     folders = tuple(
         list_folder(path.parent / one.name, one.name)

@@ -23,7 +23,7 @@ from ..reports.result_rows import Outcome, failure_outcome, verdict_outcome
 from ..reports.summary import list_shared_warnings, list_warnings
 from ..reports.text_format import count_text
 from .project_records import Breach, ModelOutcome, Regression, combine_exit_codes
-from .shards import Shard, ShardRun, find_shard_files
+from .shards import MAX_SHARDS, Shard, ShardRun, find_shard_files
 
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PrivateKey
@@ -180,6 +180,9 @@ def read_record(text: bytes) -> RunRecord:
     if version != SCHEMA_VERSION:
         raise ValueError(f"schema version {version}, not {SCHEMA_VERSION}")
     record = msgspec.json.decode(text, type=RunRecord)
+    part = record.shard
+    if part is not None and not 1 <= part.index <= part.count <= MAX_SHARDS:
+        raise ValueError(f"there is no part {part.shard}")
     for one in record.models:
         is_entry = PureWindowsPath(one.name).parts == (one.name,) and is_path_inside(one.name)
         if not is_entry or not is_file_name(one.name):

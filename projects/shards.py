@@ -13,6 +13,7 @@ from ..pipeline.cache.step_keys import canonical_text
 from .project_records import ModelOrder
 from .setting_layers import Overrides, select_model_overrides
 
+MAX_SHARDS = 99_999
 _SHARD = re.compile(r"(\d{1,5})/(\d{1,5})", re.ASCII)
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 _SHARD_FILE = re.compile(r"run-(\d{1,5})-of-(\d{1,5})\.json", re.ASCII)

@@ -89,6 +89,7 @@ def replace_results(stored: StoredFolder, files: RemoteFiles, out: Path) -> Mani
         CheckpointError: a file is missing or damaged.
     """
     names = {file.name for file in stored.files}
+    _check_not_hidden(stored)
     with open_folder(out) as folder:
         place = folder.workplace("fetched")
         fetch_files(stored, files, place)
@@ -113,6 +114,21 @@ def replace_results(stored: StoredFolder, files: RemoteFiles, out: Path) -> Mani
         return manifest
 
 
+def _check_not_hidden(stored: StoredFolder) -> None:
+    """Check that a list has no hidden files, which modelc does not store: it acts on its own.
+
+    Raises:
+        CheckpointError: it has.
+    """
+    for file in stored.files:
+        if any(part.startswith(".") for part in file.name.split("/")):
+            raise CheckpointError(
+                f"{stored.name} lists a hidden file: {file.name[:80]!r}",
+                hint="store it again",
+                code=ErrorCode.UNSAFE_PATH,
+            )
+
+
 def place_folder(stored: StoredFolder, source: RemoteFiles | Path, place: Path) -> None:
     """Make a folder of a list of files, from the remote or from another folder, at once or not.
 
@@ -132,6 +148,7 @@ def place_folder(stored: StoredFolder, source: RemoteFiles | Path, place: Path) 
             option="out",
             code=ErrorCode.FILE_EXISTS,
         )
+    _check_not_hidden(stored)
     draft = place.with_name(f".{place.name}.{secrets.token_hex(8)}{DRAFT_SUFFIX}")
     draft.mkdir(parents=True)
     try:

@@ -66,6 +66,16 @@ def test_a_name_that_leads_outside_is_refused(files: RemoteFiles, tmp_path: Path
         fetch_files(StoredFolder(name="net", files=(evil,)), files, tmp_path / "here")
 
 
+@pytest.mark.parametrize("name", [".modelc.commit/commit.json", "logs/.x", ".modelc.lock"])
+def test_a_hidden_file_is_refused(files: RemoteFiles, tmp_path: Path, name: str) -> None:
+    evil = StoredFolder(name="net", files=(FileRecord(name=name, size=0, sha256="0" * 64),))
+    for bring in (lambda: place_folder(evil, files, tmp_path / "here"),
+                  lambda: replace_results(evil, files, tmp_path / "out")):  # fmt: skip
+        with pytest.raises(CheckpointError, check=has_code(ErrorCode.UNSAFE_PATH)):
+            bring()
+    assert not (tmp_path / "here").exists()
+
+
 def test_a_digest_that_is_a_path_reads_and_removes_nothing(
     files: RemoteFiles, tmp_path: Path
 ) -> None:
