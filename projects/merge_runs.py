@@ -93,7 +93,7 @@ def _part_name(run: str, shard: Shard) -> str:
 def _remote_error(what: str, error: Exception) -> UsageError:
     return UsageError(
         f"the remote cache cannot be {what}: {first_line(error) or type(error).__name__}",
-        hint="check --remote-cache and the rights of this host",
+        hint="check --remote-cache, its free space and the rights of this host",
         option="remote-cache",
         code=ErrorCode.NOT_WRITABLE,
     )
