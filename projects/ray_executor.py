@@ -153,6 +153,8 @@ class RayExecutor:
 
         model, since = ready.model, time.perf_counter()
         settings, given = self._project.settings, select_model_overrides(self._project.given)
+        hub = model.order.source.hub  # a branch may move until the worker reads it
+        pinned = () if hub is None else (f"{model.name}.checkpoint={hub.id}",)
         said = next(one.said for one in settings.models if one.name == model.name)
         try:
             task = FleetTask(
@@ -161,7 +163,7 @@ class RayExecutor:
                 before=store_folder(model.order.out, model.name, self._files),
                 file=settings.project.file.name,
                 out=_inside(settings.run.out, settings.project.folder),
-                sets=given.sets,
+                sets=(*given.sets, *pinned),
                 environment=given.environment,
                 only=self._project.only,
                 failed=self._failed.get(model.name, ()),

@@ -140,6 +140,16 @@ def test_a_token_goes_to_the_hub_alone(
     assert hub.tokens == {("127.0.0.1", "Bearer hf_secret")}  # not to the store of large files
 
 
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize("token", ["hf_sec\x01ret", "hf_secret\u2026", "Bearer sec ret\x7f\x00"])
+def test_a_token_that_no_header_can_have_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.utils._headers.get_token", lambda: token)
+    error = refused()
+    assert "sec" not in f"{error.message} {error.hint}"
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "code"),
     [
@@ -255,6 +265,23 @@ def test_without_links_a_whole_file_is_not_downloaded_again(hub: HubServer) -> N
     hub.requests.clear()
     fetch()
     assert len(hub.requests) == 1
+
+
+def test_a_file_that_changes_while_it_is_downloaded(hub: HubServer, model: HubModel) -> None:
+    """The commit is listed with one size, and gives another; the next run has a new listing."""
+    commit = model.refs["main"]
+
+    class Requests(list[str]):
+        """Changes the file with the first request for one."""
+
+        def append(self, request: str) -> None:
+            if "resolve" in request:
+                model.commits[commit]["model.safetensors"] = WEIGHTS + bytes(4)
+
+    hub.requests = Requests()
+    assert refused().code is ErrorCode.HUB_UNREACHABLE
+    _, place = fetch()
+    assert (place / "model.safetensors").read_bytes() == WEIGHTS + bytes(4)
 
 
 @pytest.mark.usefixtures("model")

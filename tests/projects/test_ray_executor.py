@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from modelc.core.children.messages import encode_message
@@ -38,6 +39,7 @@ from modelc.projects.run_models import ProjectLimits, run_models_on
 from modelc.projects.setting_layers import Overrides, select_model_overrides
 from modelc.reports.result_rows import Outcome
 
+from ..hub_server import use_hub
 from ..reasons import has_code
 
 MODEL = """\
@@ -205,8 +207,6 @@ def test_a_model_is_built_by_a_worker_and_nothing_is_left_to_do(
 def test_a_step_on_which_two_workers_died_failed_and_the_others_go_on(
     place: Path, ray: RayDouble
 ) -> None:
-    import msgspec
-
     (place / "modelc.toml").write_text(MODEL.format(name="one", to='["torchscript", "pt2"]'))
 
     def lose(url: str, name: str) -> bool:
@@ -252,6 +252,30 @@ def test_a_pending_engine_goes_to_a_node_with_the_label_or_stays_pending(
     assert ("gpu=l4" in pending.reason) is not bool(found)
     selectors = [chosen.get("label_selector") for _, chosen in ray.given]
     assert selectors == [None, {"gpu": "l4"}][: 2 if found else 1]
+
+
+def test_a_model_on_the_hub_goes_to_the_worker_at_the_commit_that_was_found(
+    place: Path, ray: RayDouble
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    text = MODEL.format(name="one", to='"torchscript"')
+    (place / "modelc.toml").write_text(text.replace("one.safetensors", "hf://org/gate@main"))
+    sent: list[FleetTask] = []
+
+    def lose(url: str, name: str) -> bool:
+        raw = open_remote_files(url).read(f"{name}.task") or b""
+        sent.append(msgspec.json.decode(raw, type=FleetTask))
+        model.push({"model.safetensors": b"of another commit"})
+        return len(sent) <= 2
+
+    ray.lose = lose
+    with use_hub(place.parent / "cache") as hub:
+        model = hub.model("org/gate")
+        commit = model.push({"model.safetensors": (place / "one.safetensors").read_bytes()})
+        ended = run(place)["one"]
+    assert {one.sets for one in sent} == {(f"one.checkpoint=hf://org/gate@{commit}",)}
+    assert {file.name for one in sent for file in one.inputs.files} == {"modelc.toml"}
+    assert ended.exit_code == 6  # its only step was lost twice
 
 
 def test_an_error_of_a_worker_is_that_of_the_model(place: Path, ray: RayDouble) -> None:
