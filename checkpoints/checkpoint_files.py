@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ _WEIGHT_PATTERNS = (  # in a folder, the first pattern that exactly one file mat
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+_SHARD = re.compile(r"-\d{5}-of-(\d{5})\.safetensors$", re.ASCII)
 _OWNED = 2  # parts of `owner/model`
 WEIGHTS = "weights"
 CONFIG = "config"
@@ -137,6 +139,7 @@ def _find_weights(folder: Path) -> tuple[str, list[Path]]:
     for pattern in _WEIGHT_PATTERNS:
         found = sorted(folder.glob(pattern))
         if len(found) == 1:
+            _check_is_whole(found[0])
             return find_contents(found[0], with_factory=True)
     held = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
     raise CheckpointError(
@@ -144,6 +147,22 @@ def _find_weights(folder: Path) -> tuple[str, list[Path]]:
         hint="use the path of the weights file",
         code=ErrorCode.NOT_A_CHECKPOINT,
     )
+
+
+def _check_is_whole(file: Path) -> None:
+    """Check that the only weights of a folder are not one shard of several, as after a broken run.
+
+    Raises:
+        CheckpointError: they are.
+    """
+    shard = _SHARD.search(file.name)
+    if shard is not None and int(shard.group(1)) > 1:
+        raise CheckpointError(
+            f"{file} is one of {int(shard.group(1))} shards, and the others and their index are "
+            "not in its folder",
+            hint="download the whole folder again",
+            code=ErrorCode.NOT_FOUND,
+        )
 
 
 def _list_shards(index: Path, kind: str) -> list[Path]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -141,7 +142,7 @@ def test_a_token_goes_to_the_hub_alone(
 
 
 @pytest.mark.usefixtures("model")
-@pytest.mark.parametrize("token", ["hf_sec\x01ret", "hf_secret\u2026", "Bearer sec ret\x7f\x00"])
+@pytest.mark.parametrize("token", ["hf_sec\x00ret", "hf_secret\u2026", "Bearer sec ret\x7f\x00"])
 def test_a_token_that_no_header_can_have_is_not_shown(
     monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
@@ -367,6 +368,20 @@ def test_what_the_command_of_the_hint_downloads_is_found_offline(
 def test_a_part_of_a_commit_is_not_taken_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     _, place = fetch()
     (place / "model.safetensors").unlink()
+    go_offline(monkeypatch)
+    assert refused().code is ErrorCode.HUB_UNREACHABLE
+
+
+def test_a_download_that_broke_off_after_a_shard_is_not_a_checkpoint(
+    model: HubModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    index = json.dumps({"weight_map": {"w": shards[0], "v": shards[1]}}).encode()
+    names = dict.fromkeys(shards, WEIGHTS)
+    model.push({"config.json": b"{}", **names, "model.safetensors.index.json": index})
+    _, place = fetch()
+    for name in (shards[1], "model.safetensors.index.json"):
+        (place / name).unlink()
     go_offline(monkeypatch)
     assert refused().code is ErrorCode.HUB_UNREACHABLE
 
