@@ -96,13 +96,14 @@ class RemoteFiles:
         if self._folder is None:
             self._make_parent(name)
             self._files.put_file(str(path), self._path(name))
-            if sha256_of(path) != file.sha256:
+            try:
+                _check_stored(path, file, path)
+            except UsageError:
                 self.remove(name)
-                raise _changed_error(path)
+                raise
             return
         with self._draft(path) as draft:
-            if sha256_of(draft) != file.sha256:
-                raise _changed_error(path)
+            _check_stored(draft, file, path)
             draft.replace(self._place(name))
 
     def get_blob(self, file: FileRecord, place: Path) -> bool:
@@ -148,12 +149,14 @@ class RemoteFiles:
             draft.unlink(missing_ok=True)
 
 
-def _changed_error(path: Path) -> UsageError:
-    return UsageError(
-        f"{path} changed while it was stored",
-        hint="run it again when nothing else writes to its folder",
-        code=ErrorCode.FILE_CHANGED,
-    )
+def _check_stored(copy: Path, file: FileRecord, path: Path) -> None:
+    """Check that a copy of the file at `path` has the digest of the record."""
+    if sha256_of(copy) != file.sha256:
+        raise UsageError(
+            f"{path} changed while it was stored",
+            hint="run it again when nothing else writes to its folder",
+            code=ErrorCode.FILE_CHANGED,
+        )
 
 
 def blob_name(digest: str) -> str:

@@ -115,11 +115,7 @@ def replace_results(stored: StoredFolder, files: RemoteFiles, out: Path) -> Mani
 
 
 def _check_not_hidden(stored: StoredFolder) -> None:
-    """Check that a list has no hidden files, which modelc does not store: it acts on its own.
-
-    Raises:
-        CheckpointError: it has.
-    """
+    """Check that a list has no hidden files, which modelc does not store: it acts on its own."""
     for file in stored.files:
         if any(part.startswith(".") for part in file.name.split("/")):
             raise CheckpointError(

@@ -268,23 +268,6 @@ def test_without_links_a_whole_file_is_not_downloaded_again(hub: HubServer) -> N
     assert len(hub.requests) == 1
 
 
-def test_a_file_that_changes_while_it_is_downloaded(hub: HubServer, model: HubModel) -> None:
-    """The commit is listed with one size, and gives another; the next run has a new listing."""
-    commit = model.refs["main"]
-
-    class Requests(list[str]):
-        """Changes the file with the first request for one."""
-
-        def append(self, request: str) -> None:
-            if "resolve" in request:
-                model.commits[commit]["model.safetensors"] = WEIGHTS + bytes(4)
-
-    hub.requests = Requests()
-    assert refused().code is ErrorCode.HUB_UNREACHABLE
-    _, place = fetch()
-    assert (place / "model.safetensors").read_bytes() == WEIGHTS + bytes(4)
-
-
 @pytest.mark.usefixtures("model")
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import file_download
