@@ -150,7 +150,7 @@ def _find_weights(folder: Path) -> tuple[str, list[Path]]:
 
 
 def _check_is_whole(file: Path) -> None:
-    """Check that the only weights of a folder are not one shard of several, as after a broken run."""
+    """Check that the only weights of a folder are not one shard of several."""
     shard = _SHARD.search(file.name)
     if shard is not None and int(shard.group(1)) > 1:
         raise CheckpointError(
