@@ -66,7 +66,8 @@ class FleetBed:
         """Return the events of each task so far."""
         found = {}
         for path in sorted(self.storage.glob("tasks/*/*.events")):
-            lines = path.read_bytes().splitlines()
+            parts = sorted(path.iterdir(), key=lambda part: int(part.name))
+            lines = b"".join(part.read_bytes() for part in parts).splitlines()
             found[path.stem] = [tuple(json.loads(line)) for line in lines]
         return found
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import (
@@ -20,6 +21,7 @@ from ..core.errors import (
 )
 from ..core.hub_ids import HUB_SCHEME
 from ..core.records import Checkpoint, joint_digest, record_of
+from ..core.untrusted_files import is_path_inside
 from .sniff import HUGGINGFACE, SAFETENSORS, STATE_DICT, find_pickled_class, sniff_kind
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ _WEIGHT_PATTERNS = (  # in a folder, the first pattern that exactly one file mat
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+_SHARD = re.compile(r"-\d{5}-of-(\d{5})\.safetensors$", re.ASCII)
 _OWNED = 2  # parts of `owner/model`
 WEIGHTS = "weights"
 CONFIG = "config"
@@ -136,6 +139,7 @@ def _find_weights(folder: Path) -> tuple[str, list[Path]]:
     for pattern in _WEIGHT_PATTERNS:
         found = sorted(folder.glob(pattern))
         if len(found) == 1:
+            _check_is_whole(found[0])
             return find_contents(found[0], with_factory=True)
     held = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
     raise CheckpointError(
@@ -143,6 +147,18 @@ def _find_weights(folder: Path) -> tuple[str, list[Path]]:
         hint="use the path of the weights file",
         code=ErrorCode.NOT_A_CHECKPOINT,
     )
+
+
+def _check_is_whole(file: Path) -> None:
+    """Check that the only weights of a folder are not one shard of several."""
+    shard = _SHARD.search(file.name)
+    if shard is not None and int(shard.group(1)) > 1:
+        raise CheckpointError(
+            f"{file} is one of {int(shard.group(1))} shards, and the others and their index are "
+            "not in its folder",
+            hint="download the whole folder again",
+            code=ErrorCode.NOT_FOUND,
+        )
 
 
 def _list_shards(index: Path, kind: str) -> list[Path]:
@@ -156,8 +172,7 @@ def _list_shards(index: Path, kind: str) -> list[Path]:
             code=ErrorCode.CORRUPT_FILE,
         ) from error
     for name, shard in zip(names, shards, strict=True):
-        inside = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
-        if not inside or not name or not _file_exists(shard):
+        if not is_path_inside(name) or not _file_exists(shard):
             raise CheckpointError(
                 f"{index} lists the shard {name!r}, which is not in its folder",
                 hint="download every shard into the index's folder",

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from ..core.errors import CheckpointError, ErrorCode, MissingError, UsageError
 from ..core.hub_ids import HUB_SCHEME, HubId, HubOrigin, is_commit
 from ..core.installation import hint_for_extra
+from ..core.untrusted_files import is_path_inside
 from .checkpoint_files import find_contents
 
 _REVISION_FORBIDS = frozenset(" ~^:?*[\\\x7f")  # as git does
@@ -29,7 +30,8 @@ def parse_hub_id(text: str) -> HubId:
         raise _invalid_id_error(text) from error
     revision, place = found.revision or "", found.path_in_repo
     parts = PurePosixPath(place).parts
-    if found.type != "model" or ".." in parts or "\\" in place or not place.isprintable():
+    inside = is_path_inside(place) and "\\" not in place and place.isprintable()
+    if found.type != "model" or (place and not inside):
         raise _invalid_id_error(text)
     if ".." in revision or not revision.isprintable() or _REVISION_FORBIDS & set(revision):
         raise _invalid_id_error(text)

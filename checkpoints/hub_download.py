@@ -179,12 +179,19 @@ def _keep_revision(hub: HubId, commit: str) -> None:
 
 
 def _is_cached(name: str, listing: HubListing) -> bool:
-    """Whether the cache has a file of the commit with the listed size."""
+    """Whether the cache has a file of the commit, as the listing describes it.
+
+    It is a link to a blob that the cache names by the digest of the hub. Where the system has no
+    links, the size has to do: the cache gives a file its name once it is complete.
+    """
+    place, expected = snapshot_folder(listing.origin) / name, listing.files[name]
     try:
-        size = (snapshot_folder(listing.origin) / name).stat().st_size
+        is_whole = place.stat().st_size == expected.size
+        blob = place.readlink().name if place.is_symlink() else ""
     except OSError:
         return False
-    return size == listing.files[name].size
+    digests = [one for one in (expected.sha256, expected.git_sha1) if len(one) == len(blob)]
+    return is_whole and (not digests or blob in digests)
 
 
 def _size_of(listing: HubListing, names: Sequence[str]) -> int:
@@ -261,8 +268,10 @@ def _download_file(name: str, hub: HubId, listing: HubListing, bar: type) -> Non
     from huggingface_hub import hf_hub_download
 
     commit, expected = listing.origin.commit, listing.files[name]
-    stale = (snapshot_folder(listing.origin) / name).exists()  # of another size than listed
+    place = snapshot_folder(listing.origin) / name
+    stale = place.exists()  # not as listed
     try:
+        place.unlink(missing_ok=True)  # huggingface_hub keeps a link to another blob
         path = Path(
             hf_hub_download(
                 hub.repo, name, revision=commit, tqdm_class=bar, force_download=stale,
@@ -273,7 +282,7 @@ def _download_file(name: str, hub: HubId, listing: HubListing, bar: type) -> Non
         raise error from None
     except Exception as error:  # noqa: BLE001 - as above
         raise translate_hub_error(error, hub, f"download {name}") from None
-    if path != snapshot_folder(listing.origin) / name:
+    if path != place:
         raise answer_error(hub, f"download {name}", "the hub gave the file of another commit")
     if not _is_as_listed(path, expected):
         path.resolve().unlink(missing_ok=True)

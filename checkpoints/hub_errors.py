@@ -19,7 +19,8 @@ from ..core.hub_ids import HubId
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
 
-_ADDRESS = re.compile(r"\w+://\S+")  # may hold a signature, a user or a password
+# An address may hold a signature, a user or a password; a header that is not valid has the token.
+_SECRET = re.compile(r"\w+://\S+|\bBearer\b.*|\bhf_\w+")
 _LOGIN = "log in: hf auth login"
 _SERVER_FAULT, _UNAUTHORIZED, _FORBIDDEN, _TOO_MANY = 500, 401, 403, 429  # HTTP
 
@@ -145,5 +146,5 @@ def _fault_error(status: int, hub: HubId, doing: str) -> CheckpointError:
 
 
 def _safe_text(error: Exception) -> str:
-    """Return the error's text without addresses."""
-    return f"{type(error).__name__}: {_ADDRESS.sub('…', first_line(error))}"
+    """Return the error's text without addresses and tokens."""
+    return f"{type(error).__name__}: {_SECRET.sub('…', first_line(error))}"

@@ -12,10 +12,12 @@ from ..core.errors import (
     Hint,
     Option,
     UsageError,
+    is_file_name,
     join_some,
     nearest_names,
 )
 from ..core.hub_ids import HubId
+from ..core.untrusted_files import is_path_inside
 
 _INDEX, _SAFETENSORS = ".index.json", ".safetensors"
 _PICKLED_FILE = "pytorch_model.bin"
@@ -62,8 +64,8 @@ def check_file_name(name: str, hub: HubId) -> None:
         CheckpointError: it does not.
     """
     parts = name.split("/")
-    odd = "\\" in name or ":" in name or not name.isprintable()
-    if odd or any(part in ("", ".", "..") for part in parts):
+    odd = set(name) & set("\\:") or not name.isprintable() or {"", "."} & set(parts)
+    if odd or not is_path_inside(name) or not all(map(is_file_name, parts)):
         raise CheckpointError(
             f"{hub.id} lists the file {name[:80]!r}, which is not a path inside of it",
             hint="use another repository: this one may be malicious",

@@ -55,6 +55,8 @@ def use_code_folder(folder: Path) -> Iterator[None]:
 def make_user_code_importable() -> Iterator[None]:
     """Append the user's folders to the import path within the context.
 
+    The code may change the working folder, to which paths of this run are relative: it is restored.
+
     Raises:
         NewProcessNeededError: the user's code changed what libraries see when they are imported,
             and they are imported already.
@@ -63,12 +65,15 @@ def make_user_code_importable() -> Iterator[None]:
         finders: list[object] = list(sys.meta_path)
         place = finders.index(PathFinder) + 1 if PathFinder in finders else len(finders)
         sys.meta_path.insert(place, _FINDER)
-    added = [folder for folder in code_folders() if folder not in sys.path]
+    folders = code_folders()
+    added = [folder for folder in folders if folder not in sys.path]
     sys.path.extend(added)
     try:
         yield
         check_preloaded()
     finally:
+        if folders and folders != code_folders():
+            os.chdir(folders[0])
         for folder in added:
             if folder in sys.path:  # the user's code may have restored the list
                 sys.path.remove(folder)

@@ -75,7 +75,7 @@ def merge(
     reporter = make_ci_run(quiet=call.quiet, json=call.json) if ci else None
     key = load_private_key(call.sign_key)
     parts = _find_parts(folders or [], out, run_id, remote_cache)
-    check_parts(parts, run_id)
+    check_parts(parts, run_id, remote_cache)
     place_models(parts, out)
     record = merge_records(parts, out)
     shared = parts[0].part.shard  # records of the parts may be in this folder, and stay there
@@ -226,7 +226,7 @@ def _finish_all(file: Path, out: Path | None, given: Given, call: CallOptions) -
     from ..pipeline.provenance.signing import keep_signature
     from ..projects.finish_project import finish_project, read_project_gates, update_record
     from ..projects.project_results import is_project_folder, read_results
-    from ..projects.setting_layers import results_folder
+    from ..projects.setting_layers import read_run_settings
     from ..projects.setting_values import parse_seconds
     from .console import Screen
     from .render_setup import print_warnings
@@ -239,7 +239,7 @@ def _finish_all(file: Path, out: Path | None, given: Given, call: CallOptions) -
         gates = read_project_gates(file, overrides)
     else:
         print_warnings([f"{file} does not exist: gates are not checked"])
-    place = results_folder(file, overrides)
+    place = read_run_settings(file, overrides).out
     if not is_project_folder(place):
         raise UsageError(
             f"{place} has no results of modelc run",

@@ -65,9 +65,9 @@ def _show_checks(console: Console, checks: Sequence[Check]) -> None:
     table = new_table("check", "", "found", "fix")
     table.columns[0].no_wrap = True
     for check in checks:
-        fix = "" if check.state is CheckState.OK else check.mend
+        fix = "" if check.state is CheckState.OK else check.fix
         mark = _CHECK_MARKS[check.state]
-        table.add_row(escape(check.name), mark, escape(check.told), escape(fix))
+        table.add_row(escape(check.name), mark, escape(check.detail), escape(fix))
     console.print(table)
 
 
@@ -76,7 +76,7 @@ def _show_buildable(console: Console, title: str, what: str, rows: Sequence[Buil
     table.columns[0].no_wrap = True
     for row in rows:
         mark = ready_mark(ready=row.ready, builds=row.builds)
-        table.add_row(row.name, mark, escape(row.makes), escape(row.told), escape(row.mend))
+        table.add_row(row.name, mark, escape(row.makes), escape(row.detail), escape(row.fix))
     console.print(table)
 
 

@@ -19,7 +19,7 @@ from ..projects.artifact_selection import select_models
 from ..projects.model_orders import PlannedProject, plan_project
 from ..projects.project_records import ModelOrder, ModelOutcome
 from ..projects.setting_keys import RunSettings
-from ..projects.setting_layers import Overrides, results_folder
+from ..projects.setting_layers import Overrides, read_run_settings
 from ..projects.shards import Shard, ShardRun, digest_project, select_shard
 from .ci_run import CiRun
 from .console import Screen, show_json
@@ -71,6 +71,7 @@ def run_project(asked: RunArguments, given: Overrides) -> int:
     began = time.perf_counter()
     cache = cache_folder() if asked.use_cache else None
     with _report_start_errors(asked, given), relax_gc():
+        meeting = _open_meeting(asked, given)
         planned = plan_project(asked.file, given=given, names=asked.models, cache=cache)
         selected = select_models(planned.models, asked.only)
         part = _describe_part(asked, given, selected, planned.settings.run)
@@ -82,7 +83,6 @@ def run_project(asked: RunArguments, given: Overrides) -> int:
         return 0
     with _report_start_errors(asked, given):
         key = load_private_key(asked.sign_key)
-        meeting = _open_meeting(part, planned.settings.run)
     ended = _execute_models(models, planned, asked, given, key)
     record = make_record(
         ended, seconds=round(time.perf_counter() - began, 3), prepare_only=asked.prepare_only
@@ -100,19 +100,26 @@ def run_project(asked: RunArguments, given: Overrides) -> int:
     return code
 
 
-def _open_meeting(part: ShardRun | None, run: RunSettings) -> RemoteFiles | None:
-    """Open where parts of a named run meet, without an earlier record of this part.
+def _open_meeting(asked: RunArguments, given: Overrides) -> RemoteFiles | None:
+    """Remove earlier records of this part, and open where parts of a named run meet.
+
+    This is done before the project is planned: a part that fails or is killed there has no record.
 
     Raises:
         ModelcError: it cannot be opened or written.
     """
     from ..pipeline.cache.remote_files import open_remote_files
     from ..projects.merge_runs import withdraw_part
+    from ..projects.run_record import forget_record
 
-    if part is None or not part.run or run.remote_cache is None:
+    if asked.shard is None or asked.dry_run:
+        return None
+    run = read_run_settings(asked.file, given)
+    forget_record(run.out, asked.shard.file)
+    if not asked.run_id or run.remote_cache is None:
         return None
     files = open_remote_files(run.remote_cache)
-    withdraw_part(part, files)
+    withdraw_part(asked.run_id, asked.shard, files)
     return files
 
 
@@ -149,7 +156,7 @@ def _report_start_errors(asked: RunArguments, given: Overrides) -> Iterator[None
     try:
         yield
     except ModelcError as error:
-        out = None if asked.dry_run else results_folder(asked.file, given)
+        out = None if asked.dry_run else read_run_settings(asked.file, given).out
         if out is not None:
             _remove_records(out, asked)
         if asked.ci is not None:

@@ -19,7 +19,14 @@ from ..pipeline.option_table import SourceOptions
 from .command_options import refuse, refuse_others, with_options
 from .judging_options import parse_folder_formats, read_limits
 from .run_options import file_move, process_bounds, run_call
-from .validate_elsewhere import ELSEWHERE, SERVED_ONLY, keep_folder_signature, validate_elsewhere
+from .validate_elsewhere import (
+    ELSEWHERE,
+    SERVED_ONLY,
+    FolderCall,
+    call_on_folder,
+    keep_folder_signature,
+    validate_elsewhere,
+)
 
 if TYPE_CHECKING:
     from ..core.children.limits import ProcessLimits
@@ -163,25 +170,14 @@ def _judge_again(
 
 def _validate_compiled(path: Path, context: typer.Context, given: Given) -> int:
     """Judge the eager module of a folder under torch.compile, show the verdict; the exit code."""
-    from ..pipeline.isolation.worker import ApiCall
-    from ..pipeline.make_order import make_judging
-    from .console import Screen
-    from .streams import set_output_folder
-
     where = "with --compiled, which judges no artifact"
     refuse_others(given, _COMPILED_OPTIONS, where, "remove it")
-    call = read_record(CallOptions, given)
-    judging = make_judging(given, read_limits(call.tolerance))
-    set_output_folder(path)
-    sign = keep_folder_signature(path, call.sign_key, context, judges_all=False)
-    with Screen(quiet=call.quiet) as screen, sign(screen) as trusts:
-        arguments = {
-            "folder": path, "mode": read_record(FileOptions, given).compiled,
-            "judging": replace(judging, trusts_record=trusts), "moved": file_move(given),
-        }  # fmt: skip
-        judge = ApiCall(function="validate_compiled", arguments=arguments)
-        verdict = run_call(judge, Verdict, process_bounds(call), screen)
-    return _show_result(verdict, path, (), json=call.json)
+    call = FolderCall(
+        function="validate_compiled",
+        arguments={"mode": read_record(FileOptions, given).compiled, "moved": file_move(given)},
+    )
+    verdict = call_on_folder(path, call, Verdict, context, given)
+    return _show_result(verdict, path, (), json=bool(given.get("json")))
 
 
 def _show_result(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +16,7 @@ from ..pipeline.option_table import SourceOptions
 from .command_options import refuse_others
 from .judging_options import read_limits
 from .run_options import (
+    Returned,
     environments_cache,
     file_move,
     is_on_command_line,
@@ -46,12 +47,10 @@ def validate_elsewhere(path: Path, context: typer.Context, given: Given) -> int:
         ModelcError: the options contradict each other, or a runtime is not available.
     """
     from ..core.external_runtime import ExternalReport
-    from ..pipeline.isolation.worker import ApiCall
-    from ..pipeline.make_order import make_judging, make_settings
+    from ..pipeline.make_order import make_settings
     from ..pipeline.manifest_file import encode_json
-    from .console import Screen, show_json
+    from .console import show_json
     from .render_external import show_external
-    from .streams import set_output_folder
 
     call = read_record(CallOptions, given)
     _check_folder(path, next(name for name in ELSEWHERE if given.get(name)))
@@ -63,22 +62,47 @@ def validate_elsewhere(path: Path, context: typer.Context, given: Given) -> int:
         function = "validate_external"
         where = _choose_runtimes(path, given, quiet=call.quiet)
     trusts_code = bool(given.get("trust") or given.get("trust-engine"))
-    judging = make_judging(given, read_limits(call.tolerance))
-    set_output_folder(path)
-    sign = keep_folder_signature(path, call.sign_key, context, judges_all=False)
-    with Screen(quiet=call.quiet) as screen, sign(screen) as trusts:
-        arguments = {
-            "folder": path, **where, "judging": replace(judging, trusts_record=trusts),
-            "moved": file_move(given, trust=trusts_code),
-            "settings": make_settings({**given, "trust-engine": trusts_code}),
-        }  # fmt: skip
-        judge = ApiCall(function=function, arguments=arguments)
-        report = run_call(judge, ExternalReport, process_bounds(call), screen)
+    where["moved"] = file_move(given, trust=trusts_code)
+    where["settings"] = make_settings({**given, "trust-engine": trusts_code})
+    judge = FolderCall(function=function, arguments=where)
+    report = call_on_folder(path, judge, ExternalReport, context, given)
     if call.json:
         show_json(encode_json(report))
     else:
         show_external(report)
     return report.exit_code
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderCall:
+    """A function that judges an output folder, without the arguments `folder` and `judging`."""
+
+    function: Literal["validate_compiled", "validate_external", "validate_served"]
+    arguments: Mapping[str, object]
+
+
+def call_on_folder(
+    path: Path, judge: FolderCall, kind: type[Returned], context: typer.Context, given: Given
+) -> Returned:
+    """Call it with the judging options, keep the folder's signature true, and return the result.
+
+    Raises:
+        ModelcError: the error of the call, or the key cannot be used.
+    """
+    from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.make_order import make_judging
+    from .console import Screen
+    from .streams import set_output_folder
+
+    call = read_record(CallOptions, given)
+    judging = make_judging(given, read_limits(call.tolerance))
+    set_output_folder(path)
+    sign = keep_folder_signature(path, call.sign_key, context, judges_all=False)
+    with Screen(quiet=call.quiet) as screen, sign(screen) as trusts:
+        trusting = replace(judging, trusts_record=trusts)
+        arguments = {"folder": path, "judging": trusting, **judge.arguments}
+        api = ApiCall(function=judge.function, arguments=arguments)
+        return run_call(api, kind, process_bounds(call), screen)
 
 
 def _check_folder(path: Path, option: str) -> None:

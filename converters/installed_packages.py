@@ -75,7 +75,7 @@ def find_clashes(found: InstalledPackages) -> tuple[Check, ...]:
         for find in (_namesake_clash, _runtime_clashes, _cuda_clashes, _cuda_mixtures)
         for check in find(found)
     ]
-    return tuple(checks) or (Check(name="clashes", state=CheckState.OK, told="none"),)
+    return tuple(checks) or (Check(name="clashes", state=CheckState.OK, detail="none"),)
 
 
 def _namesake_clash(found: InstalledPackages) -> Iterator[Check]:
@@ -84,10 +84,10 @@ def _namesake_clash(found: InstalledPackages) -> Iterator[Check]:
         yield Check(
             name="modelc",
             state=CheckState.BROKEN,
-            told=f"modelc {found.versions['modelc']} is not {DISTRIBUTION} (another project has "
+            detail=f"modelc {found.versions['modelc']} is not {DISTRIBUTION} (another project has "
             "that name on the package index, or it is an install from before the renaming), and "
             "both write the command modelc",
-            mend="pip uninstall -y modelc, then install modelc from its repository again",
+            fix="pip uninstall -y modelc, then install modelc from its repository again",
         )
 
 
@@ -97,8 +97,8 @@ def _runtime_clashes(found: InstalledPackages) -> Iterator[Check]:
         yield Check(
             name="onnxruntime",
             state=CheckState.BROKEN,
-            told=f"{' and '.join(present)} are both installed and overwrite one another's files",
-            mend=f"pip uninstall -y {' '.join(present)} && pip install {present[-1]}",
+            detail=f"{' and '.join(present)} are both installed and overwrite one another's files",
+            fix=f"pip uninstall -y {' '.join(present)} && pip install {present[-1]}",
         )
 
 
@@ -116,8 +116,8 @@ def _cuda_clashes(found: InstalledPackages) -> Iterator[Check]:
             yield Check(
                 name=library,
                 state=CheckState.BROKEN,
-                told=f"{' and '.join(names)} are both installed and overwrite one another's files",
-                mend=f"pip uninstall -y {' '.join(names)}, then install torch's",
+                detail=f"{' and '.join(names)} are installed and overwrite one another's files",
+                fix=f"pip uninstall -y {' '.join(names)}, then install torch's",
             )
 
 
@@ -137,17 +137,17 @@ def _cuda_mixtures(found: InstalledPackages) -> Iterator[Check]:
         yield Check(
             name="tensorrt and torch",
             state=CheckState.BROKEN,
-            told=f"TensorRT is for CUDA {' and '.join(sorted(majors))}, torch for CUDA {torch}; "
+            detail=f"TensorRT is for CUDA {' and '.join(sorted(majors))}, torch for CUDA {torch}; "
             "a process can load only one",
-            mend=f"pip install tensorrt-cu{torch}, and uninstall the other",
+            fix=f"pip install tensorrt-cu{torch}, and uninstall the other",
         )
     if runtime and runtime != torch:
         yield Check(
             name="onnxruntime and torch",
             state=CheckState.WARN,
-            told=f"onnxruntime-gpu is built for CUDA {runtime}, torch for CUDA {torch}: its CUDA "
+            detail=f"onnxruntime-gpu is built for CUDA {runtime}, torch for CUDA {torch}: its CUDA "
             "provider does not find its libraries among torch's",
-            mend=f"pip install nvidia-cudnn-cu{runtime} in an environment of its own, or run it on "
+            fix=f"pip install nvidia-cudnn-cu{runtime} in an environment of its own, or run it on "
             "the CPU",
         )
 
@@ -173,13 +173,13 @@ def check_requirements(found: InstalledPackages, own: Sequence[str]) -> tuple[Ch
                 Check(
                     name=f"requirements of {'modelc' if name == DISTRIBUTION else name}",
                     state=CheckState.BROKEN if grave else CheckState.WARN,
-                    told="; ".join(broken),
-                    mend=f"pip install --upgrade {' '.join(names)}",
+                    detail="; ".join(broken),
+                    fix=f"pip install --upgrade {' '.join(names)}",
                 )
             )
     others = len(found.needs.keys() - {DISTRIBUTION})
-    told = f"met: {len(own)} of modelc's own, and those of {others} packages that it works with"
-    return tuple(checks) or (Check(name="requirements", state=CheckState.OK, told=told),)
+    detail = f"met: {len(own)} of modelc's own, and those of {others} packages that it works with"
+    return tuple(checks) or (Check(name="requirements", state=CheckState.OK, detail=detail),)
 
 
 def _requirement_fault(need: str, found: InstalledPackages, *, optional: bool) -> str:

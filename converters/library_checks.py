@@ -87,10 +87,10 @@ def _check_imports(
         answer = answers.get(name, LibraryReport())
         version = packages.versions[name]
         if answer.said and answer.said[0].works:
-            yield Check(name=name, state=CheckState.OK, told=version)
+            yield Check(name=name, state=CheckState.OK, detail=version)
             continue
-        reason = answer.said[0].told if answer.said else answer.failure or "no reason"
-        told = f"{name} {version} is installed and cannot be imported: {reason}"
+        reason = answer.said[0].detail if answer.said else answer.failure or "no reason"
+        detail = f"{name} {version} is installed and cannot be imported: {reason}"
         fix = f"pip uninstall -y {name} && pip install {name}"
         if name in _TORCH_BOUND:
             torch = packages.versions.get("torch", "").partition("+")[0]
@@ -98,7 +98,7 @@ def _check_imports(
             cause = cause or fix
         else:
             fix = cause or fix
-        yield Check(name=name, state=CheckState.BROKEN, told=told, mend=fix)
+        yield Check(name=name, state=CheckState.BROKEN, detail=detail, fix=fix)
 
 
 def _cuda_majors(packages: InstalledPackages) -> list[int]:
@@ -120,27 +120,27 @@ def _check_providers(answer: LibraryReport, host: LibraryHost) -> tuple[Check, .
         Check(
             name="ONNX Runtime",
             state=CheckState.OK if loaded else CheckState.BROKEN,
-            told=f"loads {', '.join(loaded) or 'no provider'}",
-            mend="" if loaded else _reinstall_command(host.packages, names),
+            detail=f"loads {', '.join(loaded) or 'no provider'}",
+            fix="" if loaded else _reinstall_command(host.packages, names),
         )
     ]
     for said in answer.said:
         if not said.works:
             state = CheckState.WARN if host.driver.devices else CheckState.MISSING
-            found.append(Check(name=said.name, state=state, told=said.told))
+            found.append(Check(name=said.name, state=state, detail=said.detail))
     if answer.failure:  # the next provider ended the probe
-        found.append(Check(name="ONNX Runtime", state=CheckState.BROKEN, told=answer.failure))
+        found.append(Check(name="ONNX Runtime", state=CheckState.BROKEN, detail=answer.failure))
     return tuple(found)
 
 
 def _check_openvino(answer: LibraryReport, packages: InstalledPackages) -> Check:
     if not answer.said:
         return _probe_failure("OpenVINO", answer.failure, packages, ("openvino",))
-    devices = ", ".join(f"{said.name} ({said.told})" for said in answer.said)
+    devices = ", ".join(f"{said.name} ({said.detail})" for said in answer.said)
     if answer.failure:
-        told = f"devices: {devices}; then {answer.failure}"
-        return Check(name="OpenVINO", state=CheckState.BROKEN, told=told)
-    return Check(name="OpenVINO", state=CheckState.OK, told=f"devices: {devices}")
+        detail = f"devices: {devices}; then {answer.failure}"
+        return Check(name="OpenVINO", state=CheckState.BROKEN, detail=detail)
+    return Check(name="OpenVINO", state=CheckState.OK, detail=f"devices: {devices}")
 
 
 def _probe_failure(
@@ -150,9 +150,11 @@ def _probe_failure(
     here = next((one for one in names if one in packages.versions), None)
     if here is None:
         return replace(_check_version(names[-1], packages), name=name)
-    told = f"{here} {packages.versions[here]} is installed and its probe failed: "
-    mend = _reinstall_command(packages, names)
-    return Check(name=name, state=CheckState.BROKEN, told=told + (reason or "no reason"), mend=mend)
+    detail = f"{here} {packages.versions[here]} is installed and its probe failed: "
+    fix = _reinstall_command(packages, names)
+    return Check(
+        name=name, state=CheckState.BROKEN, detail=detail + (reason or "no reason"), fix=fix
+    )
 
 
 def _reinstall_command(packages: InstalledPackages, names: Sequence[str]) -> str:
@@ -164,9 +166,9 @@ def _reinstall_command(packages: InstalledPackages, names: Sequence[str]) -> str
 def _check_version(name: str, packages: InstalledPackages) -> Check:
     """Report the version of a package that modelc uses."""
     if name in packages.versions:
-        return Check(name=name, state=CheckState.OK, told=packages.versions[name])
+        return Check(name=name, state=CheckState.OK, detail=packages.versions[name])
     return Check(
-        name=name, state=CheckState.MISSING, told="not installed", mend=f"pip install {name}"
+        name=name, state=CheckState.MISSING, detail="not installed", fix=f"pip install {name}"
     )
 
 
@@ -180,53 +182,53 @@ def _check_driver(driver: CudaDriver, majors: Iterable[int]) -> tuple[Check, ...
     """Check the driver against what is installed for these CUDA majors, and every GPU."""
     check = partial(Check, name="CUDA driver")
     if driver.version is None:
-        told, mend = driver.reason or "none", trt_installation.DRIVER_FIX
-        return (check(state=CheckState.MISSING, told=told, mend=mend),)
+        detail, fix = driver.reason or "none", trt_installation.DRIVER_FIX
+        return (check(state=CheckState.MISSING, detail=detail, fix=fix),)
     major, newest = max(majors, default=0), max(_BRANCHES)
     floor, branch = _BRANCHES.get(major, (0, ""))
-    told = f"runs CUDA up to {driver.cuda}"
+    detail = f"runs CUDA up to {driver.cuda}"
     if driver.version < floor:
-        told += f"; what is installed is for CUDA {major} and needs {branch} or newer"
-        mend = f"install NVIDIA driver {branch} or newer, or the CUDA 12 packages"
-        return (check(state=CheckState.BROKEN, told=told, mend=mend), *_check_devices(driver))
+        detail += f"; what is installed is for CUDA {major} and needs {branch} or newer"
+        fix = f"install NVIDIA driver {branch} or newer, or the CUDA 12 packages"
+        return (check(state=CheckState.BROKEN, detail=detail, fix=fix), *_check_devices(driver))
     floor, branch = _BRANCHES[newest]
     if not major and driver.version < floor:
-        told += f"; TensorRT 11 for CUDA {newest} needs {branch}; install tensorrt-cu12"
-    return (check(state=CheckState.OK, told=told), *_check_devices(driver))
+        detail += f"; TensorRT 11 for CUDA {newest} needs {branch}; install tensorrt-cu12"
+    return (check(state=CheckState.OK, detail=detail), *_check_devices(driver))
 
 
 def _check_devices(driver: CudaDriver) -> Iterator[Check]:
     if not driver.devices:
-        mend = trt_installation.DRIVER_FIX
-        yield Check(name="GPU", state=CheckState.MISSING, told=driver.reason, mend=mend)
+        fix = trt_installation.DRIVER_FIX
+        yield Check(name="GPU", state=CheckState.MISSING, detail=driver.reason, fix=fix)
     for device in driver.devices:
         check = partial(Check, name=f"GPU {device.index}")
-        told = f"{device}, {device.memory / _GIB:.0f} GiB"
+        detail = f"{device}, {device.memory / _GIB:.0f} GiB"
         if device.capability >= _TURING:
-            yield check(state=CheckState.OK, told=told)
+            yield check(state=CheckState.OK, detail=detail)
         else:
-            told += ": older than Turing (7.5), the first that TensorRT supports"
-            mend = "build on a newer GPU, or use ONNX Runtime's CUDA provider"
-            yield check(state=CheckState.WARN, told=told, mend=mend)
+            detail += ": older than Turing (7.5), the first that TensorRT supports"
+            fix = "build on a newer GPU, or use ONNX Runtime's CUDA provider"
+            yield check(state=CheckState.WARN, detail=detail, fix=fix)
 
 
 def _check_package(installed: TensorrtInstallation, answer: LibraryReport | None) -> Check:
     library = installed.library
     check, fix = partial(Check, name=str(library)), library.install
     if not installed.importable or answer is None:
-        told = "the Python package is not installed"
-        return check(state=CheckState.MISSING, told=told, mend=fix)
+        detail = "the Python package is not installed"
+        return check(state=CheckState.MISSING, detail=detail, fix=fix)
     said = next(iter(answer.said), None)
     if said is None or not said.works:
-        reason = said.told if said is not None else answer.failure
-        told = f"it is installed and cannot be imported: {reason}"
-        mend = fix.replace("install", "install --force-reinstall", 1)
-        return check(state=CheckState.BROKEN, told=told, mend=mend)
+        reason = said.detail if said is not None else answer.failure
+        detail = f"it is installed and cannot be imported: {reason}"
+        fix = fix.replace("install", "install --force-reinstall", 1)
+        return check(state=CheckState.BROKEN, detail=detail, fix=fix)
     if installed.too_old:
         minimum = ".".join(map(str, library.minimum))
-        told = f"{said.told} is older than {minimum}, the first that modelc works with"
-        return check(state=CheckState.WARN, told=told, mend=fix)
-    return check(state=CheckState.OK, told=said.told)
+        detail = f"{said.detail} is older than {minimum}, the first that modelc works with"
+        return check(state=CheckState.WARN, detail=detail, fix=fix)
+    return check(state=CheckState.OK, detail=said.detail)
 
 
 def _check_lean_runtime(host: LibraryHost) -> Iterator[Check]:
@@ -236,15 +238,15 @@ def _check_lean_runtime(host: LibraryHost) -> Iterator[Check]:
     check = partial(Check, name="lean runtime")
     version, known = host.tensorrt.package, host.packages.versions
     lean = next((known[name] for name in LEAN_DISTRIBUTIONS if name in known), "")
-    mend = lean_install_command(version, known)
+    fix = lean_install_command(version, known)
     if lean and version and lean != version:
-        told = f"{lean} is not of TensorRT {version}, which --version-compatible requires"
-        yield check(state=CheckState.WARN, told=told, mend=mend)
+        detail = f"{lean} is not of TensorRT {version}, which --version-compatible requires"
+        yield check(state=CheckState.WARN, detail=detail, fix=fix)
     elif lean or host.lean:
-        yield check(state=CheckState.OK, told=lean or "a library of the system")
+        yield check(state=CheckState.OK, detail=lean or "a library of the system")
     else:
-        told = "not installed; only --version-compatible requires it"
-        yield check(state=CheckState.MISSING, told=told, mend=mend)
+        detail = "not installed; only --version-compatible requires it"
+        yield check(state=CheckState.MISSING, detail=detail, fix=fix)
 
 
 def _check_trtexec(installed: TensorrtInstallation) -> Check:
@@ -252,6 +254,6 @@ def _check_trtexec(installed: TensorrtInstallation) -> Check:
         return Check(
             name=trt_installation.TRTEXEC,
             state=CheckState.MISSING,
-            told="not on the PATH; it is only required without the Python package",
+            detail="not on the PATH; it is only required without the Python package",
         )
-    return Check(name=trt_installation.TRTEXEC, state=CheckState.OK, told=installed.program)
+    return Check(name=trt_installation.TRTEXEC, state=CheckState.OK, detail=installed.program)

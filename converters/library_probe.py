@@ -29,7 +29,7 @@ class ProbeResult:
 
     name: str
     works: bool
-    told: str
+    detail: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +126,10 @@ def _probe_onnxruntime(_: str, printed: int) -> Iterator[ProbeResult]:
         try:
             session = onnxruntime.InferenceSession(model, providers=[provider], enable_fallback=0)
             works = session.get_providers()[0] == provider
-            told = "" if works else _reason_line(_text_since(printed, start))
+            detail = "" if works else _reason_line(_text_since(printed, start))
         except Exception as error:  # noqa: BLE001 - a library's edge
-            works, told = False, _reason_line(str(error))
-        yield ProbeResult(name=provider, works=works, told=told)
+            works, detail = False, _reason_line(str(error))
+        yield ProbeResult(name=provider, works=works, detail=detail)
 
 
 def _minimal_model() -> bytes:
@@ -164,7 +164,7 @@ def _probe_openvino(_: str, __: int) -> Iterator[ProbeResult]:
     core = openvino.Core()
     for device in core.available_devices:
         name = str(core.get_property(device, "FULL_DEVICE_NAME")).strip()
-        yield ProbeResult(name=device, works=True, told=name)
+        yield ProbeResult(name=device, works=True, detail=name)
 
 
 def _probe_tensorrt(name: str, _: int) -> Iterator[ProbeResult]:
@@ -172,9 +172,9 @@ def _probe_tensorrt(name: str, _: int) -> Iterator[ProbeResult]:
     try:
         trt = importlib.import_module(TrtLibrary(name).module)
     except ImportError as error:
-        yield ProbeResult(name=name, works=False, told=str(error))
+        yield ProbeResult(name=name, works=False, detail=str(error))
     else:
-        yield ProbeResult(name=name, works=True, told=str(trt.__version__))
+        yield ProbeResult(name=name, works=True, detail=str(trt.__version__))
 
 
 def _probe_import(package: str, _: int) -> Iterator[ProbeResult]:
@@ -184,9 +184,9 @@ def _probe_import(package: str, _: int) -> Iterator[ProbeResult]:
         for part in _LAZY_NAMES.get(package, ()):
             getattr(module, part)
     except BaseException as error:  # noqa: BLE001 - a package's edge; it may call sys.exit
-        yield ProbeResult(name=package, works=False, told=_root_cause(error))
+        yield ProbeResult(name=package, works=False, detail=_root_cause(error))
     else:
-        yield ProbeResult(name=package, works=True, told=str(getattr(module, "__version__", "")))
+        yield ProbeResult(name=package, works=True, detail=str(getattr(module, "__version__", "")))
 
 
 def _root_cause(error: BaseException) -> str:

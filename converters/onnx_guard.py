@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import ConversionError, ErrorCode, RunnerError
+from ..core.untrusted_files import is_path_inside
 from .onnx_topology import all_graphs, load_model, model_graphs, model_nodes
 from .runner_base import runner_error
 
@@ -136,11 +137,8 @@ def external_path_fault(path: Path, name: str) -> str:
     A link may lead beside the model, or beside the file that the model links to, as in snapshots of
     the Hugging Face hub.
     """
-    windows = PureWindowsPath(name)
-    rooted = PurePosixPath(name).is_absolute() or windows.drive or windows.root
-    parts = {*PurePosixPath(name).parts, *windows.parts}
     outside = f"keeps weights outside its folder: {name[:_SHOWN]!r}"
-    if rooted or ".." in parts or not parts or "\0" in name:
+    if not is_path_inside(name):
         return outside
     folders = (path.parent.resolve(), path.resolve().parent)
     real = external_path(path, name).resolve()

@@ -28,8 +28,8 @@ class Check:
 
     name: str
     state: CheckState
-    told: str
-    mend: str = ""
+    detail: str
+    fix: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class Buildable:
     name: str
     makes: str
     ready: bool
-    told: str
-    mend: str = ""
+    detail: str
+    fix: str = ""
     builds: bool = False
 
 

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from .errors import first_line
@@ -30,6 +30,19 @@ _LOCATOR, _LOCATOR_SIZE = b"PK\x06\x07", 20  # of the end record with 64-bit num
 _END_64, _END_64_SIZE = b"PK\x06\x06", 56
 _WRONG_DIRECTORY = "its directory is not where its end says: something else stands before it"
 _MAX_NAME_SHOWN = 60  # characters of a name
+
+
+def is_path_inside(name: str) -> bool:
+    """Whether a name that someone else wrote is a path below its folder, on every system.
+
+    Windows has drives and backslashes, and ignores dots and spaces at the end of a part. Names that
+    a system does not have, such as long ones, lead nowhere else: its own error names them.
+    """
+    parts = name.replace("\\", "/").split("/")
+    rooted = parts[0] == "" or name[1:2] == ":"
+    if rooted or "\0" in name or all(part in ("", ".") for part in parts):
+        return False
+    return all(part in ("", ".") or part.strip(" .") for part in parts)
 
 
 @contextmanager
@@ -129,12 +142,8 @@ def _read_at(stream: IO[bytes], place: int, size: int) -> bytes:
 
 
 def _find_member_fault(member: zipfile.ZipInfo) -> str:
-    name = member.filename
-    parts = {*PurePosixPath(name).parts, *PureWindowsPath(name).parts}
-    windows = PureWindowsPath(name)
-    rooted = PurePosixPath(name).is_absolute() or windows.drive or windows.root
-    title = repr(name[:_MAX_NAME_SHOWN])
-    if rooted or ".." in parts or not parts or "\0" in member.orig_filename:
+    title = repr(member.filename[:_MAX_NAME_SHOWN])
+    if not is_path_inside(member.filename) or "\0" in member.orig_filename:
         return f"{title} has a name outside the folder"
     if stat.S_ISLNK(member.external_attr >> 16):
         return f"{title} is a link"

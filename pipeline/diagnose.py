@@ -83,7 +83,7 @@ def examine(
     versions = f"modelc {__version__}, Python {platform.python_version()}, {system}"
     return Diagnosis(
         checks=(
-            Check(name="modelc", state=CheckState.OK, told=versions),
+            Check(name="modelc", state=CheckState.OK, detail=versions),
             _check_cpu(found.cpu),
             *(_check_free_space(name, folder) for name, folder in found.folders.items()),
             *check_libraries(found.host),
@@ -105,8 +105,8 @@ def _check_target(name: str, makes: Iterable[object], readiness: Readiness) -> B
         name=name,
         makes=" ".join(map(str, makes)),
         ready=readiness.ready,
-        told=readiness_text(readiness),
-        mend=readiness.mend,
+        detail=readiness_text(readiness),
+        fix=readiness.mend,
         builds=readiness.builds,
     )
 
@@ -116,14 +116,14 @@ def _check_cpu(text: str) -> Check:
     flags = set((cpuinfo_value(text, "flags") or cpuinfo_value(text, "Features")).split())
     name = cpuinfo_value(text, "model name") or platform.machine()
     if not flags:
-        return Check(name="CPU", state=CheckState.OK, told=f"{name}; its features are unknown")
+        return Check(name="CPU", state=CheckState.OK, detail=f"{name}; its features are unknown")
     int8 = [feature for flag, feature in _INT8_FLAGS.items() if flag in flags]
     bf16 = [feature for flag, feature in _BF16_FLAGS.items() if flag in flags]
     return Check(
         name="CPU",
         state=CheckState.OK if int8 else CheckState.WARN,
-        told=f"{name}; INT8 by {', '.join(int8) or 'none'}; BF16 by {', '.join(bf16) or 'none'}",
-        mend="" if int8 else "measure INT8 where it will run, on a CPU with VNNI or AMX",
+        detail=f"{name}; INT8 by {', '.join(int8) or 'none'}; BF16 by {', '.join(bf16) or 'none'}",
+        fix="" if int8 else "measure INT8 where it will run, on a CPU with VNNI or AMX",
     )
 
 
@@ -141,6 +141,6 @@ def _check_free_space(name: str, folder: Path) -> Check:
     return Check(
         name=f"{name} space",
         state=CheckState.WARN if scarce else CheckState.OK,
-        told=f"{size_text(free)} free in {folder}",
-        mend="free space, or work in another folder" if scarce else "",
+        detail=f"{size_text(free)} free in {folder}",
+        fix="free space, or work in another folder" if scarce else "",
     )

@@ -30,7 +30,7 @@ from .eager_reference import run_eager
 from .held_out import refer_batches
 from .judge_case import JudgeRequest
 from .rounding_ties import apply_second_looks
-from .verdict_rules import apply_artifact_rules, judge_file
+from .verdict_rules import apply_artifact_rules, judge_file, unrun_judgment
 
 if TYPE_CHECKING:
     from .reply_evidence import Evidence, JudgedEvidence
@@ -54,18 +54,8 @@ def judge_external(runtime: ExternalRuntime, artifact: Artifact, request: JudgeR
         forms = find_output_forms(request.case.references)
         declared = runtime.check_declared(artifact, request.eager.signature, forms)
     if not declared.runnable:
-        return Verdict(
-            artifact=artifact.name,
-            state=State.FAILED,
-            reasons=declared.reasons,
-            notes=declared.notes,
-            device="cpu",
-            tolerance=request.judging.tolerance_for(
-                request.candidate.precision, request.candidate.target
-            ),
-            feeds=(),
-            outputs=(),
-        )
+        unrun = unrun_judgment(artifact, State.FAILED, declared.reasons)
+        return unrun.plus(Ruling(notes=declared.notes)).verdict
     notes = declared.notes
     if isinstance(runtime, ConcurrentRuntime):
         request = add_each_size(request)

@@ -11,6 +11,7 @@ from typing import Any
 from ..core.atomic_write import atomic_write, flush_file, flush_folder
 from ..core.errors import ErrorCode, UsageError, first_line, is_file_name
 from ..core.manifest import SCHEMA_VERSION, Manifest
+from ..core.untrusted_files import is_path_inside
 from .provenance.seals import bind_manifest, seal_document
 
 MANIFEST_FILE = "manifest.json"
@@ -63,11 +64,10 @@ def decode_manifest(raw: bytes, path: Path) -> Manifest:
     if bare is not None:
         raise invalid(f"names {bare!r} without a file")
     for name in paths_in(manifest):
-        place = PurePosixPath(name)
-        if place.is_absolute() or ".." in place.parts:
-            raise invalid(f"names a file outside its folder: {name}", ErrorCode.UNSAFE_PATH)
-        if not all(map(is_file_name, place.parts)):
+        if not all(map(is_file_name, name.split("/"))):
             raise invalid(f"has an invalid file name: {name[:80]!r}", ErrorCode.UNSAFE_PATH)
+        if name and not is_path_inside(name):
+            raise invalid(f"names a file outside its folder: {name}", ErrorCode.UNSAFE_PATH)
     return manifest
 
 
@@ -228,10 +228,9 @@ def finish_commit(folder: Path) -> None:
         *changes.removals,
         *(text for one in changes.moves for text in vars(one).values()),
     ):
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+        if not is_path_inside(name):
             raise _invalid_commit(place, f"it names {name!r}")
-        if not (folder / path).parent.resolve().is_relative_to(folder.resolve()):
+        if not (folder / name).parent.resolve().is_relative_to(folder.resolve()):
             raise _invalid_commit(place, f"{name!r} lies behind a link")
     _apply_commit(folder, changes)
 

@@ -38,7 +38,8 @@ from .recorded_run import (
 )
 from .reopen import RecordedRequests, find_recorded_run
 from .run_progress import Progress
-from .validate_folder import check_trust, unrun_judgment
+from .validate_folder import check_trust
+from .verdict_rules import unrun_judgment
 
 
 def validate_external(  # noqa: PLR0913 - the options of `modelc validate FOLDER`
@@ -142,9 +143,9 @@ def _judge_there(
     distrusted = check_trust(artifact, requests)
     versions: dict[str, str] = {}
     if changed:
-        verdict = unrun_judgment(artifact, "cpu", State.FAILED, changed).verdict
+        verdict = unrun_judgment(artifact, State.FAILED, changed).verdict
     elif distrusted is not None:
-        verdict = unrun_judgment(artifact, "cpu", State.ERROR, distrusted.message).verdict
+        verdict = unrun_judgment(artifact, State.ERROR, distrusted.message).verdict
     else:
         try:
             title = f"open {artifact.name} in {runtime.name}"
@@ -153,9 +154,9 @@ def _judge_there(
             request = _request(runtime, artifact, requests)
             verdict = judge_external(runtime, artifact, request)
             if changed := describe_changed_file(artifact, requests.run.folder):
-                verdict = unrun_judgment(artifact, "cpu", State.FAILED, changed).verdict
+                verdict = unrun_judgment(artifact, State.FAILED, changed).verdict
         except RunnerError as error:
-            verdict = unrun_judgment(artifact, "cpu", State.ERROR, error.message).verdict
+            verdict = unrun_judgment(artifact, State.ERROR, error.message).verdict
     return ExternalVerdict(
         runtime=runtime.name,
         verdict=verdict,

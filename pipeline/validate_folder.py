@@ -11,12 +11,10 @@ from ..converters.registry import TARGETS, target_named
 from ..core.contract import Native, Target
 from ..core.errors import CheckpointError, MissingError, RunnerError
 from ..core.events import Tell, ignore_events
-from ..core.kinds import ReasonCode
 from ..core.manifest import Failure, Manifest
 from ..core.records import REJECTED_FOLDER, Artifact
-from ..core.verdict import Reason, State, Verdict
+from ..core.verdict import State, Verdict
 from ..validators.ruling import Judgment, Ruling
-from ..validators.tolerance import tolerance_for
 from .accuracy_gate import apply_recorded_preprocessing
 from .branch_coverage import update_branches
 from .debug.rejection import RejectionContext, add_guilty_layer, outputs_wrong_by_value
@@ -38,7 +36,7 @@ from .recorded_run import (
 from .reopen import RecordedRequests, find_recorded_run
 from .run_progress import Progress
 from .run_reference import merge_feed_plan
-from .verdict_rules import judge_candidate
+from .verdict_rules import judge_candidate, unrun_judgment
 from .worst_feed import place_worst_feed
 
 
@@ -182,28 +180,13 @@ def _judge_unchanged(
     device = judging.device_for(candidate.target)
     changed = describe_changed_file(artifact, requests.run.folder)
     if changed:
-        return unrun_judgment(artifact, device, State.FAILED, changed)
+        return unrun_judgment(artifact, State.FAILED, changed, device)
     try:
         judgment = judge_candidate(requests.make(artifact, candidate, judging))
     except RunnerError as error:
-        return unrun_judgment(artifact, device, State.ERROR, error.message)
+        return unrun_judgment(artifact, State.ERROR, error.message, device)
     changed = describe_changed_file(artifact, requests.run.folder)  # while it was judged
-    return unrun_judgment(artifact, device, State.FAILED, changed) if changed else judgment
-
-
-def unrun_judgment(artifact: Artifact, device: str, state: State, reason: str) -> Judgment:
-    """Return the judgment of a file that was not run."""
-    code = ReasonCode.CHANGED_FILE if state is State.FAILED else ReasonCode.NOT_RUN
-    verdict = Verdict(
-        artifact=artifact.name,
-        state=state,
-        reasons=(Reason(code=code, text=reason, fault=state is State.FAILED),),
-        device=device,
-        tolerance=tolerance_for(artifact.precision),
-        feeds=(),
-        outputs=(),
-    )
-    return Judgment(measured=verdict)
+    return unrun_judgment(artifact, State.FAILED, changed, device) if changed else judgment
 
 
 def set_verdict(manifest: Manifest, artifact: str, verdict: Verdict) -> Manifest:

@@ -16,6 +16,7 @@ from ..core.compile_records import COMPILED
 from ..core.contract import Weighted
 from ..core.findings import SIZED
 from ..core.kinds import Precision, ReasonCode, SkippedCheck
+from ..core.records import Artifact
 from ..core.target_extensions import (
     DefaultChecked,
     DefaultOutputs,
@@ -24,7 +25,7 @@ from ..core.target_extensions import (
     SelfTuned,
     list_host_changes,
 )
-from ..core.verdict import DefaultRun, State, Verdict
+from ..core.verdict import DefaultRun, Reason, State, Verdict
 from ..validators.feeds import SAMPLE
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ..validators.model_identity import find_altered_weights
@@ -55,6 +56,26 @@ def judge_candidate(request: JudgeRequest) -> Judgment:
         UsageError: labelled data changed, or the user's metric raised on a valid output.
     """
     return apply_artifact_rules(request, judge_file(request))
+
+
+def unrun_judgment(
+    artifact: Artifact, state: State, reasons: str | tuple[Reason, ...], device: str = "cpu"
+) -> Judgment:
+    """Return the judgment of a file that was not run; a text says how it changed, or why not."""
+    if isinstance(reasons, str):
+        fault = state is State.FAILED
+        code = ReasonCode.CHANGED_FILE if fault else ReasonCode.NOT_RUN
+        reasons = (Reason(code=code, text=reasons, fault=fault),)
+    verdict = Verdict(
+        artifact=artifact.name,
+        state=state,
+        reasons=reasons,
+        device=device,
+        tolerance=TOLERANCES[artifact.precision],
+        feeds=(),
+        outputs=(),
+    )
+    return Judgment(measured=verdict)
 
 
 def judge_file(request: JudgeRequest) -> JudgedEvidence:

@@ -10,7 +10,8 @@ import os
 import platform
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from ..checkpoints.user_code import use_code_folder
 from ..core.children.limits import ProcessLimits
 from ..core.children.messages import StoppedByError, describe_error, encode_message
 from ..core.errors import ModelcError
-from ..core.events import Entered, Event, Tell
+from ..core.events import Advanced, Entered, Event, Tell
 from ..core.manifest import Failure
 from ..pipeline.cache.file_digests import FileDigests
 from ..pipeline.cache.remote_files import RemoteFiles, open_remote_files
@@ -36,6 +37,7 @@ from .run_models import ProjectLimits, run_models
 from .setting_layers import Overrides
 
 _PLACE = "modelc-fleet"  # the cache of the workers of one host, in its temporary folder
+_PACE = 0.5  # seconds between two files of progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +75,16 @@ class FleetResult:
     error: StoppedByError | None = None
 
 
-class EventFile:
-    """The events of a task so far, in a file that the driver reads; it exists once work began."""
+class EventFiles:
+    """The events of a task in numbered files, which the driver reads one after the other.
+
+    The first exists once work began. Progress that is soon followed by more has no file of its own.
+    """
 
     def __init__(self, files: RemoteFiles, name: str) -> None:
         self._files, self._name = files, name
         self._lines: list[bytes] = []
+        self._count, self._written = 0, 0.0
         self._lock = Lock()
         self._write()
 
@@ -86,10 +92,20 @@ class EventFile:
         """Add an event; the beginning of a step is there before the step begins."""
         with self._lock:
             self._lines.append(encode_message(event))
-            self._write()
+            if not isinstance(event, Advanced) or time.monotonic() - self._written > _PACE:
+                self._write()
 
     def _write(self) -> None:
-        self._files.write(self._name, b"".join(self._lines))
+        self._files.write(f"{self._name}/{self._count}", b"".join(self._lines))
+        self._count, self._written = self._count + 1, time.monotonic()
+        self._lines.clear()
+
+
+def read_events(files: RemoteFiles, name: str, since: int = 0) -> Iterator[bytes]:
+    """Yield the content of the numbered files of a task's events that are there."""
+    while (raw := files.read(f"{name}/{since}")) is not None:
+        yield raw
+        since += 1
 
 
 def perform_task(url: str, name: str) -> None:
@@ -105,7 +121,7 @@ def perform_task(url: str, name: str) -> None:
     if raw is None:
         raise ModelcError(f"{name} is not in the storage", hint=f"check --storage {url}")
     task = msgspec.json.decode(raw, type=FleetTask)
-    tell = EventFile(files, f"{name}.events")
+    tell = EventFiles(files, f"{name}.events")
     with tempfile.TemporaryDirectory(prefix="modelc-task-") as folder, _work_in(Path(folder)):
         result = _carry_out(task, files, tell, _host_cache() or Path(folder) / ".cache")
     files.write(f"{name}.result", msgspec.json.encode(result))
@@ -183,12 +199,12 @@ def _finish(task: FleetTask, out: Path, tell: Tell) -> FleetResult:
     return FleetResult(folder=task.before)
 
 
-def last_entered(raw: bytes | None) -> str:
+def find_last_entered(events: Iterable[bytes]) -> str:
     """Return the step that a task had entered last, by its events; empty if it had none."""
     import msgspec
 
     step = ""
-    for line in (raw or b"").splitlines():
+    for line in b"".join(events).splitlines():
         name, content = msgspec.json.decode(line, type=tuple[str, msgspec.Raw])
         if name == Entered.__name__:
             step = msgspec.json.decode(content, type=Entered).artifact

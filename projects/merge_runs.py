@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from .run_record import (
     RunRecord,
     read_record,
 )
-from .shards import ShardRun, find_shard_files
+from .shards import Shard, ShardRun, find_shard_files
 from .verify_project import check_model_result
 
 _RUNS = "runs"  # the folder of parts in the remote cache
@@ -58,38 +59,41 @@ def publish_part(record: RunRecord, out: Path, files: RemoteFiles) -> str:
     part = record.shard
     if part is None:
         raise ValueError("the record is not one of a part")
-    name = _part_name(part)
+    name = _part_name(part.run, part.shard)
     try:
         models = (one.name for one in record.models if (out / one.name).is_dir())
         folders = tuple(store_folder(out / one, one, files) for one in models)
         found = _PublishedPart(record=record, folders=folders)
         files.write(name, seal_document(encode_json(found)))
+    except UsageError:
+        raise
     except Exception as error:
         raise _remote_error("written", error) from error
     return name
 
 
-def withdraw_part(part: ShardRun, files: RemoteFiles) -> None:
+def withdraw_part(run: str, shard: Shard, files: RemoteFiles) -> None:
     """Remove an earlier record of a part, so that its success does not outlive a crash.
 
     Raises:
         UsageError: the remote cannot be written.
     """
     try:
-        if files.read(_part_name(part)) is not None:
-            files.remove(_part_name(part))
+        files.remove(_part_name(run, shard))
+    except FileNotFoundError:
+        return
     except Exception as error:
         raise _remote_error("written", error) from error
 
 
-def _part_name(part: ShardRun) -> str:
-    return f"{_RUNS}/{part.run}/{part.shard.file}"
+def _part_name(run: str, shard: Shard) -> str:
+    return f"{_RUNS}/{run}/{shard.file}"
 
 
 def _remote_error(what: str, error: Exception) -> UsageError:
     return UsageError(
         f"the remote cache cannot be {what}: {first_line(error) or type(error).__name__}",
-        hint="check --remote-cache and the rights of this host",
+        hint="check --remote-cache, its free space and the rights of this host",
         option="remote-cache",
         code=ErrorCode.NOT_WRITABLE,
     )
@@ -123,6 +127,8 @@ def _read_published(text: bytes, name: str, files: RemoteFiles) -> RunPart:
     part = record.shard
     if part is None or not seal_holds(text) or not {one.name for one in found.folders} <= names:
         raise _corrupt_error(name, "it changed since it was written")
+    if name != _part_name(part.run, part.shard):
+        raise _corrupt_error(name, f"it is that of part {part.shard} of {part.run!r}")
     return RunPart(record=record, part=part, place=name, source=files, folders=found.folders)
 
 
@@ -160,7 +166,7 @@ def _read_part(path: Path) -> RunPart:
     except ValueError as error:
         raise _corrupt_error(str(path), first_line(error)) from error
     part = record.shard
-    if part is None or not seal_holds(text):
+    if part is None or not seal_holds(text) or part.shard.file != path.name:
         raise _corrupt_error(str(path), "it changed since it was written")
     folders = tuple(
         list_folder(path.parent / one.name, one.name)
@@ -170,8 +176,13 @@ def _read_part(path: Path) -> RunPart:
     return RunPart(record=record, part=part, place=str(path), source=path.parent, folders=folders)
 
 
-def check_parts(parts: Sequence[RunPart], run: str = "") -> None:
-    """Check that the parts are one whole run; `run` is its name, if it is known.
+def check_parts(parts: Sequence[RunPart], run: str = "", remote: str | None = None) -> None:
+    """Check that the parts are one whole run.
+
+    Args:
+        parts: all that were found.
+        run: the name of the run, if it is known.
+        remote: the URL of the remote cache, if the parts were looked for there.
 
     Raises:
         UsageError: a part is missing, is there twice, or belongs to another run.
@@ -179,7 +190,7 @@ def check_parts(parts: Sequence[RunPart], run: str = "") -> None:
     if not parts:
         raise UsageError(
             f"no part of the run {run} is in the remote cache",
-            hint="run the parts with the same --run-id and --remote-cache",
+            hint=f"run the parts with{_options_of(run, remote)}",
             option="run-id",
             code=ErrorCode.SHARD_MISSING,
         )
@@ -203,10 +214,16 @@ def check_parts(parts: Sequence[RunPart], run: str = "") -> None:
     if missing:
         raise UsageError(
             f"{join_some(missing, _MAX_NAMED)} {'is' if len(missing) == 1 else 'are'} missing",
-            hint=f"run it: modelc run --shard {missing[0]}",
+            hint="with the options of the other parts, run: "
+            f"modelc run --shard {missing[0]}{_options_of(first.part.run, remote)}",
             code=ErrorCode.SHARD_MISSING,
         )
     _check_models(parts)
+
+
+def _options_of(run: str, remote: str | None) -> str:
+    """Return the options that name the run, as typed; those of a folder are not known."""
+    return f" --remote-cache {shlex.quote(remote)} --run-id {run}" if remote and run else ""
 
 
 def _check_same_run(one: RunPart, first: RunPart, run: str) -> None:

@@ -82,11 +82,12 @@ class ProjectInputs:
                 if spec is not None and (spec.kind in _PATHS or path.is_file()):
                     yield from _files_at(path)
                     yield from find_companion_files(path) if one.path[0] == "data" else ()
-        try:
-            kind = find_contents(source.checkpoint, with_factory=source.model is not None)
-            yield from kind[1]
-        except ModelcError:  # the worker reports it
-            return
+        if source.hub is None:  # a worker downloads the same commit itself
+            try:
+                kind = find_contents(source.checkpoint, with_factory=source.model is not None)
+                yield from kind[1]
+            except ModelcError:  # the worker reports it
+                return
         for entry in model.order.depends:
             if not entry.startswith("env:"):
                 yield from list_declared_files(entry, self._root)

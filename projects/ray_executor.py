@@ -29,14 +29,14 @@ from ..pipeline.cache.reuse import ReuseSources
 from ..pipeline.cache.stored_folder import replace_results, store_folder
 from ..pipeline.manifest_file import write_manifest
 from ..pipeline.output_folder import LOGS_FOLDER
-from .fleet_task import FleetResult, FleetTask, last_entered, perform_task
+from .fleet_task import FleetResult, FleetTask, find_last_entered, perform_task, read_events
 from .project_faults import place_error
 from .project_inputs import ProjectInputs
 from .project_records import ModelOutcome, Settings
 from .ray_cluster import ClusterOptions, connect
 from .ready_models import ReadyModel, StepCount, TellOf, end_with_error, report_bug
 from .run_models import ProjectLimits, may_continue
-from .setting_layers import Overrides
+from .setting_layers import Overrides, select_model_overrides
 
 _POLL = 0.5  # seconds between looks at the tasks
 _MAX_DEATHS = 2  # of workers on one step, after which it failed
@@ -55,7 +55,7 @@ class FleetProject:
 
 @dataclass
 class _Running:
-    """A task in the cluster: the model, its name in the storage, and the events seen so far."""
+    """A task in the cluster: the model, its name in the storage, and the files of events read."""
 
     ready: ReadyModel
     name: str
@@ -152,7 +152,9 @@ class RayExecutor:
         import msgspec
 
         model, since = ready.model, time.perf_counter()
-        settings = self._project.settings
+        settings, given = self._project.settings, select_model_overrides(self._project.given)
+        hub = model.order.source.hub  # a branch may move until the worker reads it
+        pinned = () if hub is None else (f"{model.name}.checkpoint={hub.id}",)
         said = next(one.said for one in settings.models if one.name == model.name)
         try:
             task = FleetTask(
@@ -161,8 +163,8 @@ class RayExecutor:
                 before=store_folder(model.order.out, model.name, self._files),
                 file=settings.project.file.name,
                 out=_inside(settings.run.out, settings.project.folder),
-                sets=self._project.given.sets,
-                environment=self._project.given.environment,
+                sets=(*given.sets, *pinned),
+                environment=given.environment,
                 only=self._project.only,
                 failed=self._failed.get(model.name, ()),
                 finish=finish,
@@ -199,12 +201,11 @@ class RayExecutor:
         ]
 
     def _pass_events(self, one: _Running) -> None:
-        raw = self._files.read(f"{one.name}.events")
         tell = self._count.of(one.ready.model.name, self.tell_of(one.ready.model.name))
-        lines = (raw or b"").splitlines()
-        for line in lines[one.seen :]:
-            tell(decode_message(line, message_types()))  # type: ignore[arg-type]  # an event
-        one.seen = max(one.seen, len(lines))
+        for raw in read_events(self._files, f"{one.name}.events", one.seen):
+            one.seen += 1
+            for line in raw.splitlines():
+                tell(decode_message(line, message_types()))  # type: ignore[arg-type]  # an event
 
     def _settle(self, one: _Running, found: dict[str, ModelOutcome]) -> None:
         """Take the result of a task, or run it again if its worker was lost."""
@@ -252,7 +253,8 @@ class RayExecutor:
     def _report_death(self, one: _Running, error: Exception) -> None:
         """Count the death of a worker; a step on which two died is not tried again."""
         model = one.ready.model
-        step = last_entered(self._files.read(f"{one.name}.events")) or one.ready.steps_left[0]
+        events = read_events(self._files, f"{one.name}.events")
+        step = find_last_entered(events) or one.ready.steps_left[0]
         self._deaths[model.name, step] += 1
         text = f"{step}: its worker was lost ({first_line(error, limit=80)})"
         self.tell_of(model.name)(Noted(text=text, warning=True))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from .. import __version__
@@ -15,6 +15,7 @@ from ..core.atomic_write import atomic_write
 from ..core.errors import ErrorCode, UsageError, first_line, is_file_name
 from ..core.manifest import Manifest
 from ..core.records import REJECTED_FOLDER, Artifact
+from ..core.untrusted_files import is_path_inside
 from ..pipeline.manifest_file import drop_signature, encode_json
 from ..pipeline.provenance.seals import seal_document
 from ..pipeline.provenance.signing import sign_record
@@ -22,7 +23,7 @@ from ..reports.result_rows import Outcome, failure_outcome, verdict_outcome
 from ..reports.summary import list_shared_warnings, list_warnings
 from ..reports.text_format import count_text
 from .project_records import Breach, ModelOutcome, Regression, combine_exit_codes
-from .shards import Shard, ShardRun, find_shard_files
+from .shards import MAX_SHARDS, Shard, ShardRun, find_shard_files
 
 if TYPE_CHECKING:
     from ..pipeline.provenance.signing import PrivateKey
@@ -179,16 +180,14 @@ def read_record(text: bytes) -> RunRecord:
     if version != SCHEMA_VERSION:
         raise ValueError(f"schema version {version}, not {SCHEMA_VERSION}")
     record = msgspec.json.decode(text, type=RunRecord)
+    part = record.shard
+    if part is not None and not 1 <= part.index <= part.count <= MAX_SHARDS:
+        raise ValueError(f"there is no part {part.shard}")
     for one in record.models:
-        if not _is_plain_name(one.name):
+        is_entry = PureWindowsPath(one.name).parts == (one.name,) and is_path_inside(one.name)
+        if not is_entry or not is_file_name(one.name):
             raise ValueError(f"{one.name[:40]!r} is not a valid folder name")
     return record
-
-
-def _is_plain_name(name: str) -> bool:
-    """Whether the name is valid for an entry of a folder and does not lead out of it."""
-    parts = (PurePosixPath(name).parts, PureWindowsPath(name).parts)
-    return is_file_name(name) and name != ".." and parts == ((name,), (name,))
 
 
 def clear_record(folder: Path, shard: Shard | None = None) -> None:

@@ -102,14 +102,26 @@ def resolve_settings_leniently(project: Project, given: Overrides, faults: Fault
     )
 
 
-def results_folder(file: Path, given: Overrides) -> Path:
-    """Return the folder of results, even of a project with faults, as far as it can be read."""
+def select_model_overrides(given: Overrides) -> Overrides:
+    """Return the variables and `--set` that models have, the same on all hosts of a run.
+
+    Folders, limits and switches of this host, such as that of its cache, are left out.
+    """
+    names = {name for name, path in _variable_names().items() if path[0] not in RUN_KEYS}
+    return Overrides(
+        sets=tuple(one for one in given.sets if one.partition("=")[0].strip() not in RUN_KEYS),
+        environment={name: text for name, text in given.environment.items() if name in names},
+    )
+
+
+def read_run_settings(file: Path, given: Overrides) -> RunSettings:
+    """Return the settings of the run, even of a project with faults, as far as it can be read."""
     faults = Faults()
     try:
         project = read_project_leniently(file, faults)
     except UsageError:
         project = Project(file=file)
-    return resolve_settings_leniently(project, given, faults).run.out
+    return resolve_settings_leniently(project, given, faults).run
 
 
 def _default_settings(keys: Mapping[str, OptionSpec], folder: Path) -> Iterator[Setting]:

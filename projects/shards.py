@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import ErrorCode, UsageError
 from ..pipeline.cache.step_keys import canonical_bytes
 from .project_records import ModelOrder
-from .setting_keys import RUN_KEYS
-from .setting_layers import OTHER_VARIABLES, VARIABLE_PREFIX, Overrides
+from .setting_layers import Overrides, select_model_overrides
 
+MAX_SHARDS = 99_999
 _SHARD = re.compile(r"(\d{1,5})/(\d{1,5})", re.ASCII)
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 _SHARD_FILE = re.compile(r"run-(\d{1,5})-of-(\d{1,5})\.json", re.ASCII)
@@ -118,19 +118,10 @@ def digest_project(file: Path, given: Overrides, selected: Sequence[Sequence[str
         given: flags and variables.
         selected: the names and words that select models and artifacts.
     """
-    run_variables = {f"{VARIABLE_PREFIX}{name.upper().replace('-', '_')}" for name in RUN_KEYS}
-    variables = _without(given.environment, run_variables)
-    sets = [one for one in given.sets if one.partition("=")[0].strip() not in RUN_KEYS]
-    parts = [file.read_text(encoding="utf-8").split("\n"), sets, variables, selected]
+    shared = select_model_overrides(given)
+    text = file.read_text(encoding="utf-8").split("\n")
+    parts = [text, shared.sets, shared.environment, selected]
     return hashlib.sha256(canonical_bytes(parts)).hexdigest()
-
-
-def _without(variables: Mapping[str, str], names: set[str]) -> dict[str, str]:
-    return {
-        name: text
-        for name, text in variables.items()
-        if name.startswith(VARIABLE_PREFIX) and name not in names | OTHER_VARIABLES
-    }
 
 
 def find_shard_files(folder: Path) -> dict[Path, Shard]:

@@ -126,14 +126,14 @@ def check_programs() -> Check:
     """Check whether programs can be built here, for `modelc doctor`."""
     name = "C++ programs"
     if not sys.platform.startswith("linux"):
-        told = f"validate --outside needs Linux, not {sys.platform}"
-        return Check(name=name, state=CheckState.MISSING, told=told, mend="run modelc on Linux")
+        detail = f"validate --outside needs Linux, not {sys.platform}"
+        return Check(name=name, state=CheckState.MISSING, detail=detail, fix="run modelc on Linux")
     try:
         compiler = find_compiler()
         for recipe in RECIPES.values():
             recipe.link()
     except MissingError as error:
-        told = f"validate --outside is not available: {error.message}"
-        return Check(name=name, state=CheckState.MISSING, told=told, mend=error.hint)
+        detail = f"validate --outside is not available: {error.message}"
+        return Check(name=name, state=CheckState.MISSING, detail=detail, fix=error.hint)
     version = f"{Path(compiler).name} {read_compiler_version(compiler)}"
-    return Check(name=name, state=CheckState.OK, told=f"validate --outside builds with {version}")
+    return Check(name=name, state=CheckState.OK, detail=f"validate --outside builds with {version}")

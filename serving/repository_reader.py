@@ -6,11 +6,12 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ..core.children.limits import ProcessLimits
 from ..core.errors import first_line
 from ..core.records import FileRecord, sha256_of
+from ..core.untrusted_files import is_path_inside
 from .describe_models import DescribeRequest, describe_models
 from .repository_records import (
     VERSION_FILE,
@@ -89,12 +90,11 @@ class RepositoryReader:
 
     def find_file(self, folder: Path, name: str, at: tuple[str, str]) -> Path | None:
         """Return a regular file below a folder of the repository; add a fault if it is none."""
-        plain = PurePosixPath(name)
-        if plain.is_absolute() or ".." in plain.parts or not plain.parts or "\0" in name:
+        if not is_path_inside(name):
             hint = "name a file below the model's folder"
             self.add(FaultCode.UNSAFE_FILE, at, f"{name[:80]!r} leads out of it", hint, name[:80])
             return None
-        path = folder / plain
+        path = folder / name
         try:
             mode = path.stat().st_mode
         except (OSError, ValueError):

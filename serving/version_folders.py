@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ..core.atomic_write import (
     atomic_write,
@@ -23,6 +23,7 @@ from ..core.atomic_write import (
 from ..core.errors import ErrorCode, UsageError
 from ..core.process import defer_signals, is_running
 from ..core.records import FileRecord
+from ..core.untrusted_files import is_path_inside
 
 _STAGING = ".modelc-pack-"  # and the process that writes there
 _LOCK = ".modelc-pack.lock"
@@ -217,22 +218,14 @@ def _stage_model(staging: Path, model: PlannedModel) -> None:
     version.mkdir(parents=True)
     for place, files in ((version, model.version_files), (folder, model.model_files)):
         for file in files:
-            _write_file(place / _plain_name(file.name), file)
+            if not is_path_inside(file.name):
+                raise UsageError(
+                    f"{file.name[:80]!r} is not a file name",
+                    hint="export again",
+                    code=ErrorCode.UNSAFE_PATH,
+                )
+            _write_file(place / file.name, file)
         flush_folder(place)
-
-
-def _plain_name(name: str) -> PurePosixPath:
-    """Return a relative path without parts that lead upwards.
-
-    Raises:
-        UsageError: the name is another.
-    """
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
-        raise UsageError(
-            f"{name[:80]!r} is not a file name", hint="export again", code=ErrorCode.UNSAFE_PATH
-        )
-    return path
 
 
 def _write_file(path: Path, file: PlannedFile) -> None:

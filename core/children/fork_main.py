@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import select
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from typing import Any
 
 from .. import process
 from .child_main import leave_process, start_guardian
-from .fork_server import ENDED, MESSAGE_SIZE, READY, STARTED
+from .fork_server import ENDED, MESSAGE_SIZE, READY, REFUSED, STARTED
 from .preloaded import remember_preloaded
 from .process_tree import CHILD_MARK
 
@@ -169,33 +170,48 @@ class _Server:
                     self.children.remove(child)
             if self.requests not in readable:
                 continue
-            request, pid = self._accept(known)
-            if not pid:
+            request, goes_on = self._accept(known)
+            if not goes_on:
                 return request
 
-    def _accept(self, known: set[int]) -> tuple[Mapping[str, Any] | None, int]:
-        """Fork the child of one request; return the request and the child's id, 0 in the child.
+    def _accept(self, known: set[int]) -> tuple[Mapping[str, Any] | None, bool]:
+        """Fork the child of one request; return the request, and whether to go on serving.
 
-        The request is None, and the id 0, if there are no more requests.
+        The child does not, nor does the server if there are no more requests: then it is None.
         """
         size = socket.CMSG_SPACE(_DESCRIPTORS * array.array("i").itemsize)
         text, rights, _, _ = self.requests.recvmsg(MESSAGE_SIZE, size)
         if not text:
-            return None, 0
+            return None, False
         found = array.array("i")
         for _, _, content in rights:
             found.frombytes(content)
         *streams, status, folder = found
         request = json.loads(text)
-        pid = os.fork()
-        if not pid:
-            self._become_child(request, streams, folder, status, known)
-            return request, 0
+        connection = socket.socket(fileno=status)
+        if not self._fork(connection):
+            self._become_child(request, streams, folder, connection.detach(), known)
+            return request, False
         for descriptor in (*streams, folder):
             os.close(descriptor)
-        handle = os.pidfd_open(pid)
-        self.children.append(_Child(pid=pid, handle=handle, status=socket.socket(fileno=status)))
-        return request, pid
+        return request, True
+
+    def _fork(self, connection: socket.socket) -> bool:
+        """Fork, and watch the child, unless the system refuses; False in the child."""
+        pid = 0
+        try:
+            pid = os.fork()
+            if not pid:
+                return False
+            handle = os.pidfd_open(pid)
+            self.children.append(_Child(pid=pid, handle=handle, status=connection))
+        except OSError as error:  # too many processes or descriptors, or no memory
+            with suppress(OSError), connection:
+                connection.sendall(REFUSED + b" " + str(error.strerror).encode())
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        return True
 
     def _become_child(
         self,

@@ -20,18 +20,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import IO
 
 from ..process import thread_environment
+from .preloaded import ProcessSurroundings
 from .process_tree import CHILD_MARK, ProcessTree
 
 IMPORT_ROOT = Path(__file__).absolute().parents[3]
 IS_SUPPORTED = sys.platform == "linux"
-READY, STARTED, ENDED = b"ready", b"started", b"ended"
+READY, STARTED, ENDED, REFUSED = b"ready", b"started", b"ended", b"refused"
 MESSAGE_SIZE = 1 << 12
 # In a child, the rest of the line runs: it is that of `child_call`.
 _START_CODE = (
@@ -42,47 +43,18 @@ _START_CODE = (
 )
 _START_TIMEOUT = 120.0  # seconds; the libraries may lie on a slow network disk
 _FORK_TIMEOUT = 30.0  # seconds
+_MAX_FAILURES = 3  # in a row, after which new processes are started
+_FORKS_BETWEEN = 8  # children after which an earlier failure does not count any more
 _LOST_CODE = -int(signal.SIGKILL)  # of a child whose exit code died with the server
 _POLL_INTERVAL = 0.05  # seconds
 _LOG_TAIL = 1 << 12
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessSurroundings:
-    """What a process passes on to the children that it starts."""
-
-    environment: Mapping[str, str]
-    path: tuple[str, ...]
-    absent: frozenset[str]  # modules whose import fails
-    umask: str
-    limits: tuple[tuple[int, int], ...]
-    cores: frozenset[int]
-    priority: int
-
-    @classmethod
-    def of_this_process(cls, environment: Mapping[str, str]) -> ProcessSurroundings:
-        """Read them, for a child with this environment."""
-        import resource
-
-        modules: Mapping[str, object] = sys.modules
-        kinds = sorted({getattr(resource, n) for n in dir(resource) if n.startswith("RLIMIT_")})
-        status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-        return cls(
-            environment={name: environment[name] for name in environment if name != CHILD_MARK},
-            path=tuple(sys.path),
-            absent=frozenset(name for name, module in modules.items() if module is None),
-            umask=next((line for line in status if line.startswith("Umask:")), ""),
-            limits=tuple(resource.getrlimit(kind) for kind in kinds),
-            cores=frozenset(os.sched_getaffinity(0)),
-            priority=os.getpriority(os.PRIO_PROCESS, 0),
-        )
-
-
 class ForkServer:
     """Starts the server with the first call. Used by several threads at once.
 
-    Where it cannot be used, `fork` returns None and `failure` says why; the caller then starts a
-    process as usual.
+    Where it cannot be used, `fork` returns None, and the caller starts a process as usual. One that
+    was killed is replaced; if it does not start or keeps failing, `failure` says why.
     """
 
     def __init__(
@@ -96,6 +68,7 @@ class ForkServer:
         self.threads, self._stop = threads, stop
         self.failure = "" if IS_SUPPORTED else "the system is not Linux"
         self._running: _RunningServer | None = None
+        self._failures = self._forks = 0  # since the count of failures began
         self._lock = Lock()
 
     def __enter__(self) -> ForkServer:
@@ -130,7 +103,9 @@ class ForkServer:
                 return None
             running, now = self._find_running(environment)
             if running.surroundings == now:
-                return running.fork(environment[CHILD_MARK], grace)
+                forked = running.fork(environment[CHILD_MARK], grace)
+                self._forks += 1
+                return forked
         return None
 
     def _find_running(
@@ -145,14 +120,18 @@ class ForkServer:
 
     @contextmanager
     def _note_failure(self) -> Iterator[None]:
-        """Use the server no more after an error within the block, which is not raised."""
+        """Count an error within the block, which is not raised, and close a server that is lost."""
         try:
             yield
         except (OSError, RuntimeError, ValueError) as error:
-            self.failure = str(error) or type(error).__name__
-            if self._running is not None:
+            self._failures = 1 if self._forks >= _FORKS_BETWEEN else self._failures + 1
+            self._forks = 0
+            if self._running is None or self._failures >= _MAX_FAILURES:
+                self.failure = str(error) or type(error).__name__
+            is_lost = isinstance(error, RuntimeError | ConnectionError | TimeoutError)
+            if self._running is not None and (is_lost or self.failure):
                 self._running.close()
-            self._running = None
+                self._running = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,26 +231,23 @@ class _RunningServer:
         Raises:
             OSError, RuntimeError: the server has ended, or cannot fork.
         """
-        pairs = [os.pipe() for _ in range(3)]
-        child_ends = [pairs[0][0], pairs[1][1], pairs[2][1]]
-        streams = [
-            open(fd, mode, buffering=0)  # noqa: PTH123, SIM115 - ForkedProcess owns it
-            for fd, mode in ((pairs[0][1], "wb"), (pairs[1][0], "rb"), (pairs[2][0], "rb"))
-        ]
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            with theirs:
-                self._send_request(mark, grace, [*child_ends, theirs.fileno()])
-            number = self._read_start(ours)
-        except BaseException:
-            for stream in streams:
-                stream.close()
-            ours.close()
-            raise
-        finally:
-            for descriptor in child_ends:
-                os.close(descriptor)
-        return ForkedProcess(number, ours, *streams)
+        child_ends, streams = [], []
+        with ExitStack() as ours, ExitStack() as theirs:
+            for mode in ("wb", "rb", "rb"):
+                ends = os.pipe()
+                child_end, own = ends if mode == "wb" else reversed(ends)
+                theirs.callback(os.close, child_end)
+                child_ends.append(child_end)
+                stream = open(own, mode, buffering=0)  # noqa: PTH123, SIM115 - ForkedProcess owns it
+                streams.append(ours.enter_context(stream))
+            pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            status = ours.enter_context(pair[0])
+            theirs.enter_context(pair[1])
+            self._send_request(mark, grace, [*child_ends, pair[1].fileno()])
+            theirs.close()
+            number = self._read_start(status)
+            ours.pop_all()
+        return ForkedProcess(number, status, *streams)
 
     def _send_request(self, mark: str, grace: float, descriptors: list[int]) -> None:
         """Send it with the descriptors: standard streams, status, and the working folder."""
@@ -286,10 +262,12 @@ class _RunningServer:
     def _read_start(self, status: socket.socket) -> int:
         """Return the process id of the child once it leads its session."""
         status.settimeout(_FORK_TIMEOUT)
-        kind, _, number = status.recv(MESSAGE_SIZE).partition(b" ")
-        if kind != STARTED:
-            raise RuntimeError(f"it forked no child; {self.last_line()}")
-        return int(number)
+        kind, _, content = status.recv(MESSAGE_SIZE).partition(b" ")
+        if kind == STARTED:
+            return int(content)
+        if kind in (REFUSED, ENDED):
+            raise OSError(f"it forked no child: {content.decode('utf-8', 'replace')}")
+        raise RuntimeError(f"it forked no child; {self.last_line()}")
 
     def close(self) -> None:
         """End it, if it does not end by itself."""

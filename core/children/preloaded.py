@@ -3,7 +3,7 @@
 In a new process, the user's code runs before most libraries are imported, and what it changes
 (variables of the environment, functions of torch, import hooks) is what they see. A child of the
 fork server has them already. Where the user's code has changed such a thing, the child gives up
-and its call begins again in a new process.
+and its call begins again in a new process. What both inherit has to be the same from the start.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 from ..process import StopCallError
+from .process_tree import CHILD_MARK
 
 _WATCHED = ("torch", "torchgen", "numpy", "onnx", "onnxscript", "onnx_ir", "onnxruntime", "sympy")
 _CLASSES = (("torch", "Tensor"), ("torch.nn", "Module"), ("torch.nn", "Parameter"))
@@ -29,6 +31,37 @@ class NewProcessNeededError(StopCallError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSurroundings:
+    """What a process passes on to the children that it starts."""
+
+    environment: Mapping[str, str]
+    path: tuple[str, ...]
+    absent: frozenset[str]  # modules whose import fails
+    umask: str
+    limits: tuple[tuple[int, int], ...]
+    cores: frozenset[int]
+    priority: int
+
+    @classmethod
+    def of_this_process(cls, environment: Mapping[str, str]) -> ProcessSurroundings:
+        """Read them, for a child with this environment."""
+        import resource
+
+        modules: Mapping[str, object] = sys.modules
+        kinds = sorted({getattr(resource, n) for n in dir(resource) if n.startswith("RLIMIT_")})
+        status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return cls(
+            environment={name: environment[name] for name in environment if name != CHILD_MARK},
+            path=tuple(sys.path),
+            absent=frozenset(name for name, module in modules.items() if module is None),
+            umask=next((line for line in status if line.startswith("Umask:")), ""),
+            limits=tuple(resource.getrlimit(kind) for kind in kinds),
+            cores=frozenset(os.sched_getaffinity(0)),
+            priority=os.getpriority(os.PRIO_PROCESS, 0),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,7 +126,10 @@ class StepClaims:
         return name
 
     def _numbers(self, folder: str) -> list[int]:
-        return sorted(int(one) for one in self._files.names(folder) if one.isdecimal())
+        """Return the numbers of claims; files with other names are not modelc's."""
+        names = (one for one in self._files.names(folder) if len(one) == _DIGITS and one.isascii())
+        numbers = (int(one) for one in names if one.isdecimal())
+        return sorted(one for one in numbers if one + 1 < 10**_DIGITS)
 
     def _holder_of(self, name: str) -> str | None:
         """Return who holds a claim; None if it is free, or unchanged for a whole lease."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,15 +85,25 @@ class RemoteFiles:
         self._files.rm_file(self._path(name))
 
     def put_blob(self, path: Path, file: FileRecord) -> None:
-        """Store a local file under its digest, unless it is there with its whole size."""
+        """Store a local file under its digest, unless it is there with its whole size.
+
+        Raises:
+            UsageError: another process has changed the file since its digest was computed.
+        """
         name = blob_name(file.sha256)
         if self._size(name) == file.size:
             return
         if self._folder is None:
             self._make_parent(name)
             self._files.put_file(str(path), self._path(name))
+            try:
+                _check_stored(path, file, path)
+            except UsageError:
+                self.remove(name)
+                raise
             return
         with self._draft(path) as draft:
+            _check_stored(draft, file, path)
             draft.replace(self._place(name))
 
     def get_blob(self, file: FileRecord, place: Path) -> bool:
@@ -103,7 +113,8 @@ class RemoteFiles:
         if sha256_of(place) == file.sha256:
             return True
         place.unlink()
-        self.remove(name)
+        with suppress(Exception):  # this host may only read; each file system has its own errors
+            self.remove(name)
         return False
 
     def _size(self, name: str) -> int | None:
@@ -136,6 +147,16 @@ class RemoteFiles:
             yield draft
         finally:
             draft.unlink(missing_ok=True)
+
+
+def _check_stored(copy: Path, file: FileRecord, path: Path) -> None:
+    """Check that a copy of the file at `path` has the digest of the record."""
+    if sha256_of(copy) != file.sha256:
+        raise UsageError(
+            f"{path} changed while it was stored",
+            hint="run it again when nothing else writes to its folder",
+            code=ErrorCode.FILE_CHANGED,
+        )
 
 
 def blob_name(digest: str) -> str:

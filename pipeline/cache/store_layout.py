@@ -10,11 +10,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 from ...core.errors import first_line
 from ...core.manifest import Manifest
 from ...core.records import FileRecord
+from ...core.untrusted_files import is_path_inside
 from ..manifest_file import paths_in
 
 STORE_LOCK = ".lock"
@@ -253,7 +254,7 @@ def decode_entry(raw: bytes, key: str, name: str) -> CacheEntry:
         raise CorruptEntryError(f"unreadable ({first_line(error, limit=80)})") from error
     if entry.key != key:
         raise CorruptEntryError("another step's")
-    if not all(map(_is_relative_inside, _entry_paths(entry))):
+    if not all(map(is_path_inside, _entry_paths(entry))):
         raise CorruptEntryError("unsafe (it names a file outside its folder)")
     if entry.manifest is not None and not _is_consistent(entry, entry.manifest):
         raise CorruptEntryError("inconsistent")
@@ -285,13 +286,6 @@ def _entry_paths(entry: CacheEntry) -> Iterator[str]:
         yield entry.calibrated.model
     if entry.manifest is not None:
         yield from filter(None, paths_in(entry.manifest))
-
-
-def _is_relative_inside(name: str) -> bool:
-    windows = PureWindowsPath(name)
-    parts = {*PurePosixPath(name).parts, *windows.parts}
-    rooted = PurePosixPath(name).is_absolute() or windows.drive or windows.root
-    return bool(name) and not rooted and ".." not in parts and "\0" not in name
 
 
 @dataclass(frozen=True, kw_only=True)

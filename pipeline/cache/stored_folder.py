@@ -6,12 +6,13 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 from ...core.atomic_write import DRAFT_SUFFIX
 from ...core.errors import CheckpointError, ErrorCode, UsageError
 from ...core.manifest import Manifest
 from ...core.records import FileRecord, is_as_recorded, record_of
+from ...core.untrusted_files import is_path_inside
 from ..manifest_file import MANIFEST_FILE, SIGNATURE_FILE, read_manifest
 from ..output_folder import LOGS_FOLDER, open_folder
 from .remote_files import RemoteFiles
@@ -57,7 +58,7 @@ def fetch_files(stored: StoredFolder, files: RemoteFiles, place: Path) -> None:
         CheckpointError: a file is missing or damaged, or a name leads out of the folder.
     """
     for file in stored.files:
-        if not is_inside(file.name):
+        if not is_path_inside(file.name):
             raise CheckpointError(
                 f"{stored.name} lists a file outside of its folder: {file.name[:80]!r}",
                 hint="store it again",
@@ -77,14 +78,6 @@ def fetch_files(stored: StoredFolder, files: RemoteFiles, place: Path) -> None:
             )
 
 
-def is_inside(name: str) -> bool:
-    """Whether a relative name stays inside of its folder on every system."""
-    windows = PureWindowsPath(name)
-    parts = {*PurePosixPath(name).parts, *windows.parts}
-    rooted = PurePosixPath(name).is_absolute() or windows.drive or windows.root
-    return bool(parts) and not rooted and ".." not in parts and "\0" not in name
-
-
 def replace_results(stored: StoredFolder, files: RemoteFiles, out: Path) -> Manifest | None:
     """Bring an output folder to the state of a list of files, which a run on another host left.
 
@@ -96,6 +89,7 @@ def replace_results(stored: StoredFolder, files: RemoteFiles, out: Path) -> Mani
         CheckpointError: a file is missing or damaged.
     """
     names = {file.name for file in stored.files}
+    _check_not_hidden(stored)
     with open_folder(out) as folder:
         place = folder.workplace("fetched")
         fetch_files(stored, files, place)
@@ -120,6 +114,17 @@ def replace_results(stored: StoredFolder, files: RemoteFiles, out: Path) -> Mani
         return manifest
 
 
+def _check_not_hidden(stored: StoredFolder) -> None:
+    """Check that a list has no hidden files, which modelc does not store: it acts on its own."""
+    for file in stored.files:
+        if any(part.startswith(".") for part in file.name.split("/")):
+            raise CheckpointError(
+                f"{stored.name} lists a hidden file: {file.name[:80]!r}",
+                hint="store it again",
+                code=ErrorCode.UNSAFE_PATH,
+            )
+
+
 def place_folder(stored: StoredFolder, source: RemoteFiles | Path, place: Path) -> None:
     """Make a folder of a list of files, from the remote or from another folder, at once or not.
 
@@ -139,6 +144,7 @@ def place_folder(stored: StoredFolder, source: RemoteFiles | Path, place: Path) 
             option="out",
             code=ErrorCode.FILE_EXISTS,
         )
+    _check_not_hidden(stored)
     draft = place.with_name(f".{place.name}.{secrets.token_hex(8)}{DRAFT_SUFFIX}")
     draft.mkdir(parents=True)
     try:

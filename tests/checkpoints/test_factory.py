@@ -110,6 +110,15 @@ def test_a_folder_that_vanishes_meanwhile_is_passed_over(
         call_factory(f"{name}x:Net", {})
 
 
+def test_a_working_folder_that_the_code_changes_is_restored(
+    write_module: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    moving = TYPED.replace("class Net", "import os; os.chdir(os.sep)\n    class Net")
+    call_factory(f"{write_module(moving)}:Net", {})
+    assert Path.cwd() == tmp_path
+
+
 def test_a_missing_factory_is_reported_with_close_names(write_module: Write) -> None:
     with pytest.raises(UsageError, match="has no 'numbr'") as caught:
         call_factory(f"{write_module(TYPED)}:numbr", {})

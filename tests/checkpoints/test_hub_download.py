@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -140,6 +141,16 @@ def test_a_token_goes_to_the_hub_alone(
     assert hub.tokens == {("127.0.0.1", "Bearer hf_secret")}  # not to the store of large files
 
 
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize("token", ["hf_sec\x00ret", "hf_secret\u2026", "Bearer sec ret\x7f\x00"])
+def test_a_token_that_no_header_can_have_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.utils._headers.get_token", lambda: token)
+    error = refused()
+    assert "sec" not in f"{error.message} {error.hint}"
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "code"),
     [
@@ -237,6 +248,26 @@ def test_a_file_of_another_size_in_the_cache_is_downloaded_again(cache: Path) ->
     assert cache.exists()
 
 
+def test_a_commit_whose_file_has_other_bytes_of_the_same_size(model: HubModel) -> None:
+    before, place = fetch()
+    changed = WEIGHTS[:-1] + b"\x01"
+    model.commits[before.commit]["model.safetensors"] = changed
+    assert fetch() == (before, place)
+    assert (place / "model.safetensors").read_bytes() == changed
+
+
+@pytest.mark.usefixtures("model")
+def test_without_links_a_whole_file_is_not_downloaded_again(hub: HubServer) -> None:
+    _, place = fetch()
+    for path in list(place.iterdir()):
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data)
+    hub.requests.clear()
+    fetch()
+    assert len(hub.requests) == 1
+
+
 @pytest.mark.usefixtures("model")
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import file_download
@@ -320,6 +351,20 @@ def test_what_the_command_of_the_hint_downloads_is_found_offline(
 def test_a_part_of_a_commit_is_not_taken_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     _, place = fetch()
     (place / "model.safetensors").unlink()
+    go_offline(monkeypatch)
+    assert refused().code is ErrorCode.HUB_UNREACHABLE
+
+
+def test_a_download_that_broke_off_after_a_shard_is_not_a_checkpoint(
+    model: HubModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    index = json.dumps({"weight_map": {"w": shards[0], "v": shards[1]}}).encode()
+    names = dict.fromkeys(shards, WEIGHTS)
+    model.push({"config.json": b"{}", **names, "model.safetensors.index.json": index})
+    _, place = fetch()
+    for name in (shards[1], "model.safetensors.index.json"):
+        (place / name).unlink()
     go_offline(monkeypatch)
     assert refused().code is ErrorCode.HUB_UNREACHABLE
 

@@ -15,11 +15,11 @@ from modelc.converters.registry import TARGETS
 from modelc.core.installation import Buildable, Check, CheckState, Diagnosis
 
 Door = Callable[..., "subprocess.CompletedProcess[str]"]
-GOOD = Check(name="torch", state=CheckState.OK, told="2.13.0", mend="not to be shown")
+GOOD = Check(name="torch", state=CheckState.OK, detail="2.13.0", fix="not to be shown")
 CLASH = Check(
-    name="onnxruntime", state=CheckState.BROKEN, told="two [of] them", mend="pip uninstall"
+    name="onnxruntime", state=CheckState.BROKEN, detail="two [of] them", fix="pip uninstall"
 )
-ENGINE = Buildable(name="tensorrt", makes="fp16", ready=False, told="no driver", mend="find one")
+ENGINE = Buildable(name="tensorrt", makes="fp16", ready=False, detail="no driver", fix="find one")
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def test_it_says_what_can_be_built_here(door: Door) -> None:
 def test_its_json_is_one_document_with_every_check(door: Door) -> None:
     ran = door("doctor", "--json")
     found = json.loads(ran.stdout)
-    assert {"name", "state", "told", "mend"} == set(found["checks"][0])
+    assert {"name", "state", "detail", "fix"} == set(found["checks"][0])
     assert {one["state"] for one in found["checks"]} <= {state.value for state in CheckState}
     assert [one["name"] for one in found["targets"]] == [target.NAME for target in TARGETS]
 
@@ -46,10 +46,10 @@ def test_what_is_broken_is_named_last(capsys: pytest.CaptureFixture[str]) -> Non
     assert lines[-1].startswith("broken: onnxruntime; 0 of 1 ")
 
 
-def test_a_mend_is_shown_for_what_is_to_be_mended_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fix_is_shown_for_what_is_to_be_fixed_alone(capsys: pytest.CaptureFixture[str]) -> None:
     show_diagnosis(Diagnosis(checks=(GOOD, CLASH), targets=(ENGINE,)))
     told = capsys.readouterr().out
-    assert GOOD.mend not in told
+    assert GOOD.fix not in told
     assert "pip uninstall" in told
     assert "two [of] them" in told
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from modelc.cli.app import run_cli
+from modelc.pipeline.cache.remote_files import open_remote_files
 from modelc.pipeline.order import Source
+from modelc.projects.merge_runs import publish_part
 from modelc.projects.run_record import RunRecord, write_record
 from modelc.projects.shards import ShardRun
 
@@ -91,9 +94,31 @@ def test_a_part_that_does_not_start_leaves_no_earlier_record(place: Path) -> Non
     part = ShardRun(index=1, count=2, project="p", models=())
     record = RunRecord(modelc="1", exit_code=0, seconds=1.0, models=(), shard=part)
     path = write_record(record, place / "out")
+    far = open_remote_files(f"file://{place}/far")
+    publish_part(replace(record, shard=replace(part, run="r")), place / "out", far)
     Path("modelc.toml").write_text("[models.one]\n")
-    assert run_cli(["run", "--shard", "1/2", "--json"]) == 2
+    shared = ["--remote-cache", f"file://{place}/far", "--run-id", "r"]
+    assert run_cli(["run", "--shard", "1/2", *shared, "--dry-run"]) == 2
+    assert path.exists()
+    assert far.names("runs/r") == ["run-1-of-2.json"]
+    assert run_cli(["run", "--shard", "1/2", *shared]) == 2
     assert not path.exists()
+    assert far.names("runs/r") == []
+
+
+def test_the_hint_of_a_missing_part_names_the_run_as_typed(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = ["--remote-cache", f"{place}/far", "--run-id", "r"]
+    for index in (1, 3):
+        part = ShardRun(index=index, count=3, project="p", models=(), run="r")
+        record = RunRecord(modelc="1", exit_code=0, seconds=1.0, models=(), shard=part)
+        publish_part(record, place / "out", open_remote_files(f"{place}/far"))
+    assert run_cli(["merge", *shared, "--json"]) == 2
+    hint = errors(capsys)[0]["hint"]
+    command = hint[hint.index("modelc run") :].split()[1:]
+    assert command == ["run", "--shard", "2/3", *shared]
+    assert run_cli([*command, "--dry-run"]) == 0
 
 
 @pytest.mark.slow

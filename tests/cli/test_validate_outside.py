@@ -48,7 +48,7 @@ def test_a_missing_compiler_is_a_missing_requirement(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(check_programs().state is not CheckState.OK, reason=check_programs().told)
+@pytest.mark.skipif(check_programs().state is not CheckState.OK, reason=check_programs().detail)
 def test_the_verdict_is_shown_and_recorded(door: Door, folder: Path) -> None:
     ran = door("validate", folder, "--outside", "--json", "-q")
     assert ran.returncode == 0

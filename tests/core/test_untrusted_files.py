@@ -8,22 +8,62 @@ import stat
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from modelc.checkpoints.hub_files import check_file_name
 from modelc.core.errors import CheckpointError
+from modelc.core.hub_ids import HubId
 from modelc.core.torch_file import read_torch_file
 from modelc.core.untrusted_files import (
     TruncatedFileError,
     find_archive_fault,
+    is_path_inside,
     is_zip_archive,
     read_npz,
     read_safetensors_header,
     zip_members,
 )
+from modelc.pipeline.manifest_file import encode_json
+from modelc.projects.run_record import ModelRun, RunRecord, read_record
+from modelc.reports.result_rows import Outcome
+
+# Names by whether they are paths below a folder, a hub may list them, and models may be named so.
+NAMES = {
+    (True, True, True): ("model.onnx", "a.", "a ", ".hidden", "CON", "aux.txt", "e\u0301.onnx",
+                         "n" * 255),
+    (True, True, False): ("logs/x.log",),
+    (True, False, True): ("file:stream",),
+    (True, False, False): ("a/./b", "a//b", "a\\b", "n" * 256, "é" * 128),
+    (False, False, False): (
+        "", ".", "./", "..", "a/..", "a/../b", "../b", "a\\..\\b", "..\\b", "...", "a/.. /b",
+        "a/ /b", "/a", "//server/share/a", "\\a", "\\\\server\\share\\a", "\\\\?\\C:\\a", "C:",
+        "C:a", "C:/a", "C:\\a", "a\0b", "\0",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [(name, key) for key, names in NAMES.items() for name in names]
+)
+def test_names_that_someone_else_wrote(name: str, expected: tuple[bool, ...]) -> None:
+    model = ModelRun(name=name, folder="", state=Outcome.PASSED, exit_code=0, seconds=0.0)
+    record = encode_json(RunRecord(modelc="1", exit_code=0, seconds=0.0, models=(model,)))
+    listed = _accepts(lambda: check_file_name(name, HubId(repo="org/net")))
+    found = (is_path_inside(name), listed, _accepts(lambda: read_record(record)))
+    assert found == expected
+
+
+def _accepts(check: Callable[[], object]) -> bool:
+    try:
+        check()
+    except (CheckpointError, ValueError):
+        return False
+    return True
 
 
 def packed(*members: tuple[str, bytes], packing: int = zipfile.ZIP_STORED) -> bytearray:

@@ -33,12 +33,12 @@ VNNI = "model name\t: A CPU\nflags\t\t: fpu avx2 avx512f avx512_vnni amx_bf16\n"
 SAID = {
     "onnxruntime": LibraryReport(
         said=(
-            ProbeResult(name="CUDAExecutionProvider", works=True, told=""),
-            ProbeResult(name="CPUExecutionProvider", works=True, told=""),
+            ProbeResult(name="CUDAExecutionProvider", works=True, detail=""),
+            ProbeResult(name="CPUExecutionProvider", works=True, detail=""),
         )
     ),
-    "openvino": LibraryReport(said=(ProbeResult(name="CPU", works=True, told="A CPU"),)),
-    "tensorrt": LibraryReport(said=(ProbeResult(name="tensorrt", works=True, told="11.4.0"),)),
+    "openvino": LibraryReport(said=(ProbeResult(name="CPU", works=True, detail="A CPU"),)),
+    "tensorrt": LibraryReport(said=(ProbeResult(name="tensorrt", works=True, detail="11.4.0"),)),
 }
 TENSORRT = trt_installation.TensorrtInstallation(importable=True, package="11.4.0", program=None)
 
@@ -85,13 +85,13 @@ def check(given: Surroundings, name: str) -> Check:
 
 def words(found: Check) -> set[str]:
     """The words of a check's text."""
-    return set(re.sub(r"[:;()]|,(?= )", " ", found.told).split())
+    return set(re.sub(r"[:;()]|,(?= )", " ", found.detail).split())
 
 
 OLD_GPU = CudaDriver(version=13010, devices=(replace(H200, name="V100", capability=(7, 0)),))
 OLD_DRIVER = replace(DRIVER, version=12080)
 OLD_TENSORRT = trt_installation.TensorrtInstallation(importable=True, package="10.3.0")
-OF_OLD_TENSORRT = LibraryReport(said=(ProbeResult(name="tensorrt", works=True, told="10.3.0"),))
+OF_OLD_TENSORRT = LibraryReport(said=(ProbeResult(name="tensorrt", works=True, detail="10.3.0"),))
 PINS = {"torch": ("nvidia-cudnn-cu13==9.13.0",)}
 FAULTS: dict[str, tuple[Surroundings, str, CheckState, set[str]]] = {
     "no fault": (around(), "GPU 0", CheckState.OK, {"H200", "9.0", "140"}),
@@ -171,7 +171,7 @@ def test_a_host_without_faults() -> None:
 
 
 def test_on_a_host_without_gpu_nothing_is_broken() -> None:
-    cpu_only = replace(SAID["onnxruntime"].said[0], works=False, told="no libcublasLt.so.12")
+    cpu_only = replace(SAID["onnxruntime"].said[0], works=False, detail="no libcublasLt.so.12")
     given = around(
         driver=NONE,
         tensorrt=trt_installation.TensorrtInstallation(),
@@ -204,29 +204,29 @@ def test_a_driver_too_old_for_the_installed_packages_is_broken(
     given = around(packages(cuda={"torch": cuda}), replace(DRIVER, version=version))
     found = check(given, "CUDA driver")
     assert found.state is state
-    assert branch in found.told
+    assert branch in found.detail
 
 
 def test_a_driver_without_device_gives_its_reason() -> None:
     blind = CudaDriver(version=13010, devices=(), reason="no device")
-    assert check(around(driver=blind), "GPU").told == "no device"
+    assert check(around(driver=blind), "GPU").detail == "no device"
 
 
 def test_a_tensorrt_that_cannot_be_imported_is_broken_with_its_reason() -> None:
     reason = "libnvonnxparser.so.11: cannot open shared object file"
-    said = LibraryReport(said=(ProbeResult(name="tensorrt", works=False, told=reason),))
+    said = LibraryReport(said=(ProbeResult(name="tensorrt", works=False, detail=reason),))
     found = diagnose(around(answers={"tensorrt": said}))
     (broken,) = found.failures
     assert broken.name == "tensorrt"
-    assert reason in broken.told
+    assert reason in broken.detail
     assert found.exit_code == 4
 
 
 def test_two_onnx_runtimes_overwrite_one_another() -> None:
     found = diagnose(around(packages(onnxruntime="1.24.4")))
     (broken,) = found.failures
-    assert {"onnxruntime", "onnxruntime-gpu"} <= set(broken.told.split())
-    assert broken.mend.startswith("pip uninstall -y ")
+    assert {"onnxruntime", "onnxruntime-gpu"} <= set(broken.detail.split())
+    assert broken.fix.startswith("pip uninstall -y ")
 
 
 @pytest.mark.parametrize(
@@ -238,16 +238,16 @@ def test_two_onnx_runtimes_overwrite_one_another() -> None:
     ],
 )
 def test_packages_of_one_cuda_are_no_clash(found: InstalledPackages) -> None:
-    assert check(around(found), "clashes").told == "none"
+    assert check(around(found), "clashes").detail == "none"
 
 
 def test_a_torchvision_for_another_torch_is_named_with_the_fix_and_first() -> None:
     reason = "RuntimeError: operator torchvision::nms does not exist"
     broken = {
-        name: LibraryReport(said=(ProbeResult(name=name, works=False, told=reason),))
+        name: LibraryReport(said=(ProbeResult(name=name, works=False, detail=reason),))
         for name in ("torchvision", "transformers")
     }
-    timm = {"timm": LibraryReport(said=(ProbeResult(name="timm", works=True, told="1.0"),))}
+    timm = {"timm": LibraryReport(said=(ProbeResult(name="timm", works=True, detail="1.0"),))}
     given = around(
         packages(torchvision="0.20.0", timm="1.0", transformers="5.1", torch="2.13.0+cpu"),
         answers={**broken, **timm},
@@ -255,22 +255,22 @@ def test_a_torchvision_for_another_torch_is_named_with_the_fix_and_first() -> No
     fix = "pip uninstall -y torchvision && pip install torchvision torch==2.13.0"
     for name in broken:
         found = check(given, name)
-        assert (found.state, found.mend) == (CheckState.BROKEN, fix)
-        assert reason in found.told
+        assert (found.state, found.fix) == (CheckState.BROKEN, fix)
+        assert reason in found.detail
     assert check(given, "timm").state is CheckState.OK
     assert diagnose(given).exit_code == 4
 
 
 def test_without_a_broken_torchvision_a_package_gets_its_own_fix() -> None:
-    lost = LibraryReport(said=(ProbeResult(name="timm", works=False, told="OSError"),))
+    lost = LibraryReport(said=(ProbeResult(name="timm", works=False, detail="OSError"),))
     found = check(around(packages(timm="1.0"), answers={"timm": lost}), "timm")
-    remove, install = (command.split() for command in found.mend.split(" && "))
+    remove, install = (command.split() for command in found.fix.split(" && "))
     assert remove == ["pip", "uninstall", "-y", "timm"]
     assert install == ["pip", "install", "timm"]
 
 
 @pytest.mark.parametrize(
-    ("library", "code", "works", "told"),
+    ("library", "code", "works", "detail"),
     [
         ("torchvision", "raise RuntimeError('nms')", False, "RuntimeError: nms"),
         ("torchvision",
@@ -283,20 +283,25 @@ def test_without_a_broken_torchvision_a_package_gets_its_own_fix() -> None:
     ],
 )  # fmt: skip
 def test_the_version_of_a_library_or_the_innermost_cause_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, code: str, works: bool, told: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    library: str,
+    code: str,
+    works: bool,
+    detail: str,
 ) -> None:
     (tmp_path / library).mkdir()
     (tmp_path / library / "__init__.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     (answer,) = probe_libraries([library])[library].said
-    assert (answer.works, answer.told) == (works, told)
+    assert (answer.works, answer.detail) == (works, detail)
 
 
 def test_the_other_project_called_modelc_is_a_clash() -> None:
     given = around(packages(modelc="0.1.0", modelc_toolchain="0.1.0"))
     (found,) = [one for one in diagnose(given).checks if one.state is CheckState.BROKEN]
     assert found.name == "modelc"
-    assert found.mend.startswith("pip uninstall -y modelc,")
+    assert found.fix.startswith("pip uninstall -y modelc,")
 
 
 @pytest.mark.parametrize(
@@ -313,11 +318,11 @@ def test_requirements_that_are_met_or_do_not_apply_are_not_reported(need: str) -
 
 
 def test_a_provider_that_does_not_load_is_a_warning_with_a_gpu() -> None:
-    lost = ProbeResult(name="CUDAExecutionProvider", works=False, told="libcublasLt.so.12")
+    lost = ProbeResult(name="CUDAExecutionProvider", works=False, detail="libcublasLt.so.12")
     given = around(answers={"onnxruntime": LibraryReport(said=(lost, SAID["onnxruntime"].said[1]))})
     found = check(given, "CUDAExecutionProvider")
-    assert (found.state, found.told) == (CheckState.WARN, "libcublasLt.so.12")
-    assert check(given, "ONNX Runtime").told == "loads CPUExecutionProvider"
+    assert (found.state, found.detail) == (CheckState.WARN, "libcublasLt.so.12")
+    assert check(given, "ONNX Runtime").detail == "loads CPUExecutionProvider"
 
 
 @pytest.mark.parametrize(
@@ -327,8 +332,8 @@ def test_an_installed_library_without_an_answer_is_broken(name: str, label: str)
     given = around(answers={name: LibraryReport(failure="it crashed (SIGILL)")})
     found = check(given, label)
     assert found.state is CheckState.BROKEN
-    assert "SIGILL" in found.told
-    assert "--force-reinstall" in found.mend
+    assert "SIGILL" in found.detail
+    assert "--force-reinstall" in found.fix
 
 
 def test_a_crash_keeps_earlier_answers() -> None:
@@ -342,7 +347,7 @@ def test_a_crash_keeps_earlier_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "state", "told"),
+    ("text", "state", "detail"),
     [
         (VNNI, CheckState.OK, "A CPU; INT8 by AVX-512 VNNI; BF16 by AMX"),
         (
@@ -355,22 +360,22 @@ def test_a_crash_keeps_earlier_answers() -> None:
         ("processor : 0\n", CheckState.OK, "unknown"),
     ],
 )
-def test_the_features_of_the_cpu_are_described(text: str, state: CheckState, told: str) -> None:
+def test_the_features_of_the_cpu_are_described(text: str, state: CheckState, detail: str) -> None:
     found = check(around(cpu=text), "CPU")
     assert found.state is state
-    assert told in found.told
+    assert detail in found.detail
 
 
 def test_free_space_is_that_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
     given = replace(around(), folders={"cache": tmp_path / "not" / "yet"})
-    assert str(tmp_path / "not" / "yet") in check(given, "cache space").told
+    assert str(tmp_path / "not" / "yet") in check(given, "cache space").detail
 
 
 def test_every_target_is_ready_or_has_a_hint() -> None:
     found = examine(around(), quantizers=())
     assert [one.name for one in found.targets] == [target.NAME for target in TARGETS]
-    assert all(one.told for one in found.targets)
-    assert all(one.ready or one.mend for one in found.targets)
+    assert all(one.detail for one in found.targets)
+    assert all(one.ready or one.fix for one in found.targets)
 
 
 def test_the_requirements_of_a_checkout_are_in_its_pyproject(tmp_path: Path) -> None:
@@ -388,8 +393,8 @@ def test_this_host_can_be_examined(tmp_path: Path) -> None:
     found = examine(collect_surroundings({"work": tmp_path}))
     assert time.perf_counter() - start < 20
     named = {one.name: one for one in found.checks}
-    assert "CPUExecutionProvider" in named["ONNX Runtime"].told
-    assert "CPU" in named["OpenVINO"].told
+    assert "CPUExecutionProvider" in named["ONNX Runtime"].detail
+    assert "CPU" in named["OpenVINO"].detail
     assert named["torch"].state is CheckState.OK
 
 
@@ -397,7 +402,7 @@ FAULTY = """
 import os, time
 from modelc.converters.library_probe import ProbeResult
 def crash(name, parent):
-    parent.send(ProbeResult(name="A", works=True, told=""))
+    parent.send(ProbeResult(name="A", works=True, detail=""))
     os.write(parent._channel, b"{cut")
     os.abort()
 def lack(name, parent):
@@ -412,7 +417,7 @@ def hang(name, parent):
 @pytest.mark.parametrize(
     ("probe", "said", "failure"),
     [
-        ("crash", (ProbeResult(name="A", works=True, told=""),), "SIGABRT"),
+        ("crash", (ProbeResult(name="A", works=True, detail=""),), "SIGABRT"),
         ("lack", (), "no_such_library"),
         ("leave", (), "3"),
         ("hang", (), "0.5 s"),

@@ -12,26 +12,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from modelc.core.children.messages import encode_message
 from modelc.core.errors import ErrorCode, UsageError
-from modelc.core.events import Entered, Event, Noted
+from modelc.core.events import Advanced, Entered, Event, Finished, Noted
 from modelc.pipeline.cache.file_digests import FileDigests
 from modelc.pipeline.cache.remote_files import open_remote_files
 from modelc.pipeline.cache.reuse import ReuseSources
 from modelc.pipeline.cache.step_cache import StepCache
 from modelc.pipeline.order import Source
-from modelc.projects.fleet_task import FleetTask, perform_task
+from modelc.projects.fleet_task import (
+    EventFiles,
+    FleetTask,
+    find_last_entered,
+    perform_task,
+    read_events,
+)
 from modelc.projects.model_orders import plan_project
 from modelc.projects.project_inputs import ProjectInputs
 from modelc.projects.project_records import ModelOutcome
 from modelc.projects.ray_cluster import ClusterOptions, parse_cluster, parse_labels
 from modelc.projects.ray_executor import FleetProject, RayExecutor
 from modelc.projects.run_models import ProjectLimits, run_models_on
-from modelc.projects.setting_layers import Overrides
+from modelc.projects.setting_layers import Overrides, select_model_overrides
 from modelc.reports.result_rows import Outcome
 
+from ..hub_server import use_hub
 from ..reasons import has_code
 
 MODEL = """\
@@ -199,8 +207,6 @@ def test_a_model_is_built_by_a_worker_and_nothing_is_left_to_do(
 def test_a_step_on_which_two_workers_died_failed_and_the_others_go_on(
     place: Path, ray: RayDouble
 ) -> None:
-    import msgspec
-
     (place / "modelc.toml").write_text(MODEL.format(name="one", to='["torchscript", "pt2"]'))
 
     def lose(url: str, name: str) -> bool:
@@ -208,7 +214,7 @@ def test_a_step_on_which_two_workers_died_failed_and_the_others_go_on(
         task = msgspec.json.decode(files.read(f"{name}.task") or b"", type=FleetTask)
         if task.failed:
             return False
-        files.write(f"{name}.events", encode_message(Entered(artifact="torchscript")))
+        files.write(f"{name}.events/0", encode_message(Entered(artifact="torchscript")))
         return True
 
     ray.lose = lose
@@ -248,6 +254,30 @@ def test_a_pending_engine_goes_to_a_node_with_the_label_or_stays_pending(
     assert selectors == [None, {"gpu": "l4"}][: 2 if found else 1]
 
 
+def test_a_model_on_the_hub_goes_to_the_worker_at_the_commit_that_was_found(
+    place: Path, ray: RayDouble
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    text = MODEL.format(name="one", to='"torchscript"')
+    (place / "modelc.toml").write_text(text.replace("one.safetensors", "hf://org/gate@main"))
+    sent: list[FleetTask] = []
+
+    def lose(url: str, name: str) -> bool:
+        raw = open_remote_files(url).read(f"{name}.task") or b""
+        sent.append(msgspec.json.decode(raw, type=FleetTask))
+        model.push({"model.safetensors": b"of another commit"})
+        return len(sent) <= 2
+
+    ray.lose = lose
+    with use_hub(place.parent / "cache") as hub:
+        model = hub.model("org/gate")
+        commit = model.push({"model.safetensors": (place / "one.safetensors").read_bytes()})
+        ended = run(place)["one"]
+    assert {one.sets for one in sent} == {(f"one.checkpoint=hf://org/gate@{commit}",)}
+    assert {file.name for one in sent for file in one.inputs.files} == {"modelc.toml"}
+    assert ended.exit_code == 6  # its only step was lost twice
+
+
 def test_an_error_of_a_worker_is_that_of_the_model(place: Path, ray: RayDouble) -> None:
     text = MODEL.format(name="one", to='"torchscript"')
     (place / "modelc.toml").write_text(text)
@@ -265,6 +295,32 @@ def test_an_error_of_a_worker_is_that_of_the_model(place: Path, ray: RayDouble) 
     assert ended.error is not None
     assert ended.exit_code == 2
     assert Path.cwd() == place
+
+
+def test_events_are_written_once_each_and_progress_in_packs(tmp_path: Path) -> None:
+    files = open_remote_files(f"file://{tmp_path}")
+    tell, told = EventFiles(files, "x.events"), [Entered(artifact="onnx")] * 40
+    for event in told:
+        tell(event)
+        tell(Advanced(step="s", done=1, total=2))
+    tell(Finished(step="s", passed=True, seconds=1.0))
+    packs = list(read_events(files, "x.events"))
+    assert (packs[0], len(packs)) == (b"", 42)
+    assert len(b"".join(packs).splitlines()) == 81
+    assert find_last_entered(packs) == "onnx"
+    assert list(read_events(files, "x.events", len(packs))) == []
+
+
+def test_settings_of_this_host_are_not_sent_to_workers() -> None:
+    names = ("CACHE_DIR", "PRELOAD", "ISOLATE", "JOBS", "OUT", "WORKER", "SEED", "GATES_MAX_DROP")
+    given = Overrides(
+        sets=("cache-dir=/x", "one.seed=3"),
+        flags={"jobs": "2"},
+        environment={f"MODELC_{name}": "1" for name in names} | {"HOME": "/root"},
+    )
+    kept = select_model_overrides(given)
+    assert (kept.sets, kept.flags) == (("one.seed=3",), {})
+    assert sorted(kept.environment) == ["MODELC_GATES_MAX_DROP", "MODELC_SEED"]
 
 
 def test_a_task_that_is_not_there_is_named(tmp_path: Path) -> None:

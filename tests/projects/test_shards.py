@@ -209,9 +209,32 @@ def test_a_part_that_begins_again_withdraws_its_record(write: Write, tmp_path: P
     one = record(1, run="r")
     assert one.shard is not None
     publish_part(one, write("x", one), files)
-    withdraw_part(one.shard, files)
+    withdraw_part("r", one.shard.shard, files)
     with pytest.raises(UsageError, check=has_code(ErrorCode.SHARD_MISSING, option="run-id")):
         check_parts(find_published_parts("r", files), "r")
+    withdraw_part("r", one.shard.shard, files)  # there is none any more
+
+
+@pytest.mark.parametrize(("index", "count"), [(0, 0), (3, 2), (-1, 1), (1, 10**9)])
+def test_a_part_that_cannot_be_is_refused(
+    write: Write, tmp_path: Path, index: int, count: int
+) -> None:
+    files = open_remote_files(f"file://{tmp_path}/far")
+    one = record(1, run="r")
+    assert one.shard is not None
+    odd = replace(one, shard=replace(one.shard, index=index, count=count))
+    publish_part(odd, write("x", one), files)
+    with pytest.raises(UsageError, check=has_code(ErrorCode.CORRUPT_FILE)):
+        find_published_parts("r", files)
+
+
+def test_the_record_of_another_part_is_refused(write: Write, tmp_path: Path) -> None:
+    files = open_remote_files(f"file://{tmp_path}/far")
+    one = record(1, run="r")
+    name = publish_part(one, write("x", one), files)
+    files.write("runs/other/run-1-of-2.json", files.read(name) or b"")
+    with pytest.raises(UsageError, check=has_code(ErrorCode.CORRUPT_FILE)):
+        find_published_parts("other", files)
 
 
 @pytest.mark.parametrize("torn", [lambda raw: raw[:-40], lambda raw: raw.replace(b'"b"', b'"c"')])

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="built on Linux"),
     pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed"),
-    pytest.mark.skipif(check_programs().state is not CheckState.OK, reason=check_programs().told),
+    pytest.mark.skipif(check_programs().state is not CheckState.OK, reason=check_programs().detail),
 ]
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

@@ -38,7 +38,7 @@ from ..nets import program_nets as nets
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="built on Linux")
 needs_compiler = pytest.mark.skipif(
-    check_programs().state is not CheckState.OK, reason=check_programs().told
+    check_programs().state is not CheckState.OK, reason=check_programs().detail
 )
 NETS = "modelc.tests.nets.program_nets"
 

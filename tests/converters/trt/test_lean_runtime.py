@@ -111,5 +111,5 @@ def test_doctor_checks_it_where_tensorrt_is_installed(
 
     found = [one for one in check_libraries(host(importable=True)) if "lean" in one.name]
     assert [one.state for one in found] == [state]
-    assert bool(found[0].mend) is (state is not CheckState.OK)
+    assert bool(found[0].fix) is (state is not CheckState.OK)
     assert not [one for one in check_libraries(host(importable=False)) if "lean" in one.name]

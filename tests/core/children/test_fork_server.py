@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -165,8 +167,50 @@ def test_a_child_that_changes_what_libraries_import_begins_again(
 
 def test_a_child_outlives_the_server(server: ForkServer, faults: ModuleType) -> None:
     assert call(server, faults.kill_the_server) == (Returned(value={"value": 5}), ["alive"])
-    assert value(server, faults.read_mark)["parent"] == os.getpid()  # a new process
-    assert server.failure != ""
+    first = value(server, faults.read_mark)["parent"]
+    assert first == os.getpid()  # a new process, as the server is gone
+    assert value(server, faults.read_mark)["parent"] == server.process  # that of another server
+    assert server.failure == ""
+
+
+def test_a_server_that_keeps_failing_is_not_asked_again(
+    server: ForkServer, faults: ModuleType
+) -> None:
+    for number in range(3):
+        server.start()
+        assert (server.process is not None, bool(server.failure)) == (True, False), number
+        assert value(server, faults.kill_the_server) == {"value": 5}
+        assert value(server, faults.read_mark)["parent"] == os.getpid()  # a new process
+    server.start()
+    assert (server.process, bool(server.failure)) == (None, True)
+
+
+def test_a_call_without_descriptors_leaves_the_server_to_the_others(
+    server: ForkServer, faults: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = value(server, faults.read_mark)["parent"]
+    real, left = socket.socketpair, [OSError(errno.EMFILE, "Too many open files")]
+    monkeypatch.setattr(
+        "socket.socketpair", lambda *a: real(*a) if not left else _raise(left.pop())
+    )
+    assert value(server, faults.read_mark)["parent"] == os.getpid()
+    assert value(server, faults.read_mark)["parent"] == ours
+
+
+def test_a_fork_that_the_system_refuses_ends_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    from modelc.core.children.fork_main import _Server
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr("os.fork", lambda: _raise(OSError(errno.EAGAIN, "no more processes")))
+    serving = _Server(requests=ours, environment={}, mark=None)  # type: ignore[arg-type]  # unused
+    assert serving._fork(theirs)
+    assert ours.recv(100) == b"refused no more processes"
+    assert not serving.children
+    ours.close()
+
+
+def _raise(error: OSError) -> Any:
+    raise error
 
 
 def test_a_child_that_dies_after_the_server_is_noticed(

@@ -50,6 +50,16 @@ def test_what_is_released_is_free(host: Callable[[], StepClaims]) -> None:
             assert found is None
 
 
+@pytest.mark.parametrize("name", ["5", "99999999", "\u0663" * 8, "000000001", "x" * 8])
+def test_a_file_that_modelc_does_not_name_so_is_no_claim(
+    host: Callable[[], StepClaims], files: RemoteFiles, name: str
+) -> None:
+    files.write(f"claims/{KEY}/{name}", b'{"holder": "stranger"}')
+    for claims in (host(), host()):
+        with claims.hold([KEY]) as found:
+            assert found is None
+
+
 def test_a_conflict_releases_the_other_steps(host: Callable[[], StepClaims]) -> None:
     one, two, three = host(), host(), host()
     with one.hold([SECOND]), two.hold([KEY, SECOND]) as refused, three.hold([KEY]) as free:
