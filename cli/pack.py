@@ -37,7 +37,7 @@ def pack(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...",
+            metavar="PATH",
             help="Output folders of modelc export, or a modelc.toml that was run; with --check, "
             "the repository.",
         ),
