@@ -87,8 +87,9 @@ def _used_columns(
 ) -> tuple[tuple[str, ...], list[list[Child]]]:
     """Leave out the columns without content."""
     cells = [list(row) for row in rows]
-    used = [index for index in range(len(head)) if any(row[index] for row in cells)]
-    return tuple(head[index] for index in used), [[row[index] for index in used] for row in cells]
+    unset = ("", None, NO_VALUE)
+    used = [at for at in range(len(head)) if any(row[at] not in unset for row in cells)]
+    return tuple(head[at] for at in used), [[row[at] for at in used] for row in cells]
 
 
 def scroll_box(name: str, inner: Markup, class_: str = "") -> Markup:
