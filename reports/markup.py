@@ -70,7 +70,7 @@ def table_tag(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Mark
     Columns without content are left out. The first cell of a row is its header. The caption is for
     screen readers only, as a heading or summary stands above the table.
     """
-    head, cells = _used_columns(head, rows)
+    head, cells = _drop_unused_columns(head, rows)
     right = [title.startswith(">") for title in head]
     titles = [
         tag("th", title.lstrip(">"), class_="figure" if figures else None, scope="col")
@@ -82,7 +82,7 @@ def table_tag(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Mark
                                   tag("tbody", body)))  # fmt: skip
 
 
-def _used_columns(
+def _drop_unused_columns(
     head: Sequence[str], rows: Iterable[Iterable[Child]]
 ) -> tuple[tuple[str, ...], list[list[Child]]]:
     """Leave out the columns without content."""
@@ -118,7 +118,7 @@ def card_table(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Mar
     Columns without content are left out. The roles are explicit because browsers drop table
     semantics when cells are laid out as blocks.
     """
-    head, cells_of = _used_columns(head, rows)
+    head, cells_of = _drop_unused_columns(head, rows)
     right = [title.startswith(">") for title in head]
     names = [title.lstrip(">") for title in head]
     kinds = ["figure" if figures else None for figures in right]

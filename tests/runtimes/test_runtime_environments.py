@@ -165,7 +165,7 @@ def test_environments_are_removed(
     assert left == ["onnxruntime==1.0", "openvino==2025.1.0"]
 
     assert run_cli(["cache", "runtimes", "--remove", "openvino==2025.2.0"]) == 2
-    assert "did you mean 'openvino==2025.1.0'?" in capfd.readouterr().err
+    assert "openvino==2025.1.0" in capfd.readouterr().err
 
     assert remove_environments(tmp_path) > 0
     assert not list_environments(tmp_path)
