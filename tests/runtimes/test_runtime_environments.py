@@ -154,10 +154,11 @@ def test_environments_are_removed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODELC_CACHE_DIR", str(tmp_path))
+    stamp: dict[str, object] = {"python": "3.11.1", "installed": {}}
     for name in ("onnxruntime==1.0", "onnxruntime==1.1", "openvino==2025.1.0"):
         folder = tmp_path / ENVIRONMENTS_FOLDER / name.replace("==", "-")
         folder.mkdir(parents=True)
-        stamp = {"requirement": name, "python": "3.11.1", "installed": {}}
+        stamp["requirement"] = name
         (folder / "environment.json").write_text(json.dumps(stamp))
 
     assert run_cli(["cache", "runtimes", "--remove", "onnxruntime==1.1"]) == 0
@@ -169,7 +170,7 @@ def test_environments_are_removed(
 
     assert remove_environments(tmp_path) > 0
     assert not list_environments(tmp_path)
-    assert not folder.exists()
+    assert not list((tmp_path / ENVIRONMENTS_FOLDER).glob("*/"))
 
 
 @pytest.mark.slow
