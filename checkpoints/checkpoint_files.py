@@ -215,7 +215,8 @@ def _no_such_file_error(path: Path) -> UsageError:
 def _hub_hint(path: Path) -> str:
     if len(path.parts) == _OWNED:
         return f"for a model on the Hugging Face Hub, write {HUB_SCHEME}{path.as_posix()}"
-    return f"for a model on the Hugging Face Hub, write {HUB_SCHEME}ORG/{path}"
+    name = "NAME" if HUB_SCHEME.startswith(str(path)) else path
+    return f"for a model on the Hugging Face Hub, write {HUB_SCHEME}ORG/{name}"
 
 
 def _is_hub_name(path: Path) -> bool:

@@ -6,12 +6,13 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..core.call import Binding, bind_inputs
-from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line, unknown_name_error
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, unknown_name_error
 from ..core.process import end_forked_copies
 from ..core.torch_tools import to_array
 from .checkpoint_loader import modules_in_training
 from .data_branches import QuietShapes
-from .eager_runs import EagerVariants, describe_feed, find_raise_place
+from .eager_runs import EagerVariants, describe_feed, make_rejection
+from .enclosed_module import find_steps
 from .float64_eager import Float64Error, Float64Module, has_script, open_float64
 from .mapped_weights import release_pages
 from .module_outputs import SCOPE, OutputParts, make_flat_module, split_outputs
@@ -296,18 +297,8 @@ class Eager(EagerVariants):
             with torch.no_grad(), end_forked_copies():
                 value = self._binding.call(self._module, given)
         except Exception as error:
-            place = find_raise_place(error)
-            at, or_line = (f" (at {place})", ", or that line") if place else ("", "")
-            raise CheckpointError(
-                f"eager rejects {describe_feed(feed, self.inputs)}: {first_line(error)}{at}",
-                hint=Hint(
-                    "correct the dtype and dims with ",
-                    Option("input", "NAME:DTYPE[DIM,...]"),
-                    or_line,
-                ),
-                option="input",
-                code=ErrorCode.FEED_REJECTED,
-            ) from error
+            form = describe_feed(feed, self.inputs)
+            raise make_rejection(error, form, find_steps(self._module)) from error
         self._note_writes(given, versions)
         parts = split_outputs(value, reserved=self.inputs, drop=self._drop)
         tensors = parts.tensors

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..core.errors import CheckpointError
+from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line
 from ..core.torch_tools import to_array
 from .branch_tracer import Place, trace_lines
 from .data_branches import (
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from ..core.call import Binding
     from ..core.contract import Array, Feed, Outputs
+    from .enclosed_module import EnclosedSteps
 
 _Answer = TypeVar("_Answer")  # outputs, or None
 _CACHE_LIMIT = 1 << 28  # bytes of cached outputs
@@ -278,9 +280,29 @@ def describe_feed(feed: Mapping[str, Array], names: Sequence[str]) -> str:
     return ", ".join(forms)
 
 
-def find_raise_place(error: Exception) -> str:
-    """Return `FILE:LINE` of the innermost frame of the user's code; empty without one."""
-    for frame in reversed(extract_tb(error.__traceback__)):
-        if is_user_file(frame.filename):
-            return f"{shorten_path(frame.filename)}:{frame.lineno}"
-    return ""
+_STEP_FILES = {"image_steps.py", "enclosed_module.py", "box_suppression.py"}  # modelc's own
+
+
+def make_rejection(error: Exception, form: str, steps: EnclosedSteps | None) -> CheckpointError:
+    """Return the error for a feed of this form that the model rejects, or a step around it."""
+    frames = extract_tb(error.__traceback__)
+    theirs = [one for one in frames if is_user_file(one.filename)]
+    file, text = Path(frames[-1].filename).name, first_line(error)
+    option, hint = "input", Hint("correct the dtype and dims with ",
+                                 Option("input", "NAME:DTYPE[DIM,...]"))  # fmt: skip
+    if steps is not None and not theirs and file in _STEP_FILES:
+        if file == "image_steps.py":
+            text = f"--include-preprocess: {text}"
+            spec = f"{steps.image}:uint8[batch,height,width,3]"
+            hint = Hint("for example ", Option("input", spec))
+        else:
+            option, hint = "postprocess", Hint("for example ", Option("postprocess", "softmax"))
+            own = isinstance(error, ValueError)  # its text begins with the option
+            text = text if own else f"--postprocess {steps.after}: {text}"
+        return CheckpointError(text, hint=hint, option=option, code=ErrorCode.FEED_REJECTED)
+    if theirs:
+        place = f"{shorten_path(theirs[-1].filename)}:{theirs[-1].lineno}"
+        text, hint = f"{text} (at {place})", Hint(*hint.parts, ", or that line")
+    return CheckpointError(
+        f"eager rejects {form}: {text}", hint=hint, option=option, code=ErrorCode.FEED_REJECTED
+    )

@@ -121,11 +121,15 @@ def verify(
 @app.command("runtimes")
 @with_options("cache runtimes")
 def runtimes(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUNTIME", help="As onnxruntime==1.20.1; default: all."),
+    ] = None,
     remove: Annotated[
         bool,
         typer.Option(
             "--remove",
-            help="Remove all environments; each is made again when it is needed.",
+            help="Remove these environments; each is made again when it is needed.",
             rich_help_panel=Panel.CACHE,
         ),
     ] = False,
@@ -136,13 +140,18 @@ def runtimes(
     """List or remove the environments of other runtimes, which validate --in makes."""
     from ..core.records import size_text
     from ..pipeline.manifest_file import encode_json
-    from ..runtimes.runtime_environments import list_environments, remove_environments
+    from ..runtimes.runtime_environments import (
+        list_environments,
+        remove_environments,
+        select_environments,
+    )
     from .console import print_line, result_console, show_json
     from .render_setup import show_environments
 
     folder = cache_dir or cache_folder()
-    rows = list_environments(folder)
-    freed = remove_environments(folder) if remove else 0
+    rows = select_environments(list_environments(folder), names or ())
+    chosen = {one.name for one in rows} if names else None
+    freed = remove_environments(folder, chosen) if remove else 0
     if read_record(CallOptions, given).json:
         show_json(encode_json({"environments": () if remove else rows, "freed": freed}))
     elif remove:

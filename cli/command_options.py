@@ -46,10 +46,15 @@ def with_options(command: str) -> Callable[[Command], Command]:
         first = inspect.signature(run, eval_str=True).parameters["context"]
         parameters = [one.replace(kind=_KEYWORD_ONLY) for one in (first, *arguments, *flags)]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__name__, run.__doc__ = function.__name__, function.__doc__
+        run.__name__, run.__doc__ = function.__name__, _join_lines(function.__doc__ or "")
         return run
 
     return decorate
+
+
+def _join_lines(text: str) -> str:
+    """Put each paragraph on one line: typer would keep the breaks, and the terminal add its own."""
+    return "\n\n".join(" ".join(one.split()) for one in text.split("\n\n"))
 
 
 def _parameter_name(row: OptionSpec) -> str:

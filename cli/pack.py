@@ -13,7 +13,7 @@ from rich.markup import escape
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.events import Advanced, Finished, Started, Tell
 from ..pipeline.call_options import CallOptions, PackChoice
-from ..pipeline.option_spec import Given, read_record
+from ..pipeline.option_spec import Given, read_record, specs_of
 from ..pipeline.option_table import SourceOptions
 from ..reports.text_format import count_text
 from .command_options import refuse, with_options
@@ -37,7 +37,7 @@ def pack(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...",
+            metavar="PATH",
             help="Output folders of modelc export, or a modelc.toml that was run; with --check, "
             "the repository.",
         ),
@@ -58,6 +58,8 @@ def pack(
     request = replace(
         _make_request(paths, choice, call), trust=read_record(SourceOptions, given).trust
     )
+    if request.kind.name not in ("ovms", "kserve"):
+        refuse(given, ("storage-uri",), f"with --to {request.kind.name}", "leave it out")
     _pack(request, call)
 
 
@@ -114,6 +116,7 @@ def _make_request(paths: list[Path], choice: PackChoice, call: CallOptions) -> P
         raise UsageError(
             "-o is missing", hint="give the folder of the repository: -o REPO", option="out"
         )
+    _check_choice(choice, choice.repository)
     kind = kind_named(choice.to)
     folders: list[ModelFolder] = []
     ensembles: list[EnsembleSpec] = []
@@ -135,6 +138,23 @@ def _make_request(paths: list[Path], choice: PackChoice, call: CallOptions) -> P
     )  # fmt: skip
 
 
+def _check_choice(choice: PackChoice, repository: Path) -> None:
+    """Check that numbers are in their range, and that no output folder becomes a repository."""
+    for row in specs_of(PackChoice):
+        value = getattr(choice, row.field)
+        if row.least is not None and row.most is not None and not row.least <= value <= row.most:
+            raise UsageError(
+                f"--{row.name} {value} is not from {row.least:g} to {row.most:g}",
+                hint=f"give --{row.name} {row.default}", option=row.name,
+                code=ErrorCode.INVALID_VALUE,
+            )  # fmt: skip
+    if (repository / "manifest.json").is_file():
+        raise UsageError(
+            f"{repository} is an output folder of modelc export, not a repository",
+            hint="give another folder: -o REPO", option="out", code=ErrorCode.INVALID_VALUE,
+        )  # fmt: skip
+
+
 def _open_path(
     path: Path, name: str | None
 ) -> tuple[tuple[ModelFolder, ...], tuple[EnsembleSpec, ...]]:
@@ -142,10 +162,11 @@ def _open_path(
     from ..serving.pick_artifacts import ModelFolder, check_served_name
 
     if path.suffix != ".toml" and path.is_file():
+        beside = (path.parent / "manifest.json").is_file()
+        hint = f"{path.parent}, and choose with --artifact" if beside else "of modelc export"
         raise UsageError(
-            f"{path} is a file", code=ErrorCode.NO_MANIFEST,
-            hint=f"give its output folder, and choose with --artifact: modelc pack {path.parent}",
-        )  # fmt: skip
+            f"{path} is a file", hint=f"give the output folder {hint}", code=ErrorCode.NO_MANIFEST
+        )
     if (path / "modelc.toml").is_file() and not (path / "manifest.json").is_file():
         raise UsageError(
             f"{path} is a project, not an output folder", code=ErrorCode.NO_MANIFEST,

@@ -195,22 +195,22 @@ def show_targets(rows: Sequence[tuple[Target, Readiness]]) -> None:
 def show_inspection(inspection: Inspection, size: int, rows: Sequence[tuple[str, str]]) -> None:
     """Show what an artifact contains, and further rows: its metadata, its lineage."""
     console = result_console()
-    facts = new_table("", "")
-    facts.show_header = False
-    facts.add_row("format", inspection.target)
-    facts.add_row("size", size_text(size))
-    for key, value in inspection.facts.items():
-        facts.add_row(key, escape(value))
+    shown = [("format", inspection.target), ("size", size_text(size)), *inspection.facts.items()]
     if inspection.weights:
-        facts.add_row("weights", escape(_counts_text(inspection.weights)))
-    facts.add_row("operators", escape(_counts_text(inspection.operators, limit=12)))
+        shown.append(("weights", _counts_text(inspection.weights)))
+    shown.append(("operators", _counts_text(inspection.operators, limit=12)))
     for key, value in inspection.metadata.items():
         name = key.removeprefix("modelc.")  # the prefix of modelc's keys in ONNX metadata
         whole = console.width >= _WHOLE_DIGEST_WIDTH or not _DIGEST.fullmatch(value)
-        shown = value if whole else f"{value[:12]}…"
-        facts.add_row(escape(_DIGESTS.get(name, name)), escape(shown))
-    for key, value in rows:
-        facts.add_row(escape(key), escape(value))
+        most = _MOST_METADATA if whole else 12
+        text = f"{value[:most]}…" if len(value) > most else value
+        shown.append((_DIGESTS.get(name, name), text))
+    facts = new_table("", "")
+    facts.show_header = False
+    width = console.width - max(len(key) for key, _ in (*shown, *rows)) - _FACT_PADDING
+    for key, value in (*shown, *rows):
+        for number, line in enumerate(_break_at_commas(value, width)):
+            facts.add_row("" if number else escape(key), escape(line))
     console.print(facts)
     ports = new_table("", "name", "dtype", "dims")
     for kind, infos in (("input", inspection.inputs), ("output", inspection.outputs)):
@@ -240,6 +240,18 @@ _DIGESTS = {"checkpoint": "checkpoint sha256", "parent": "parent sha256"}
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 _WHOLE_DIGEST_WIDTH = 90  # columns that a line with a whole digest needs
+_MOST_METADATA = 240  # characters of a value that the terminal shows; --json has all of it
+_FACT_PADDING = 4  # columns around the two cells of a row
+
+
+def _break_at_commas(text: str, width: int) -> list[str]:
+    """Split the text into lines of this width, if possible only between its parts."""
+    lines = [""]
+    for part in re.split(r"(?<=,)", text):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part if lines[-1] else part.lstrip()
+    return lines
 
 
 def _counts_text(counts: object, limit: int = 8) -> str:

@@ -16,7 +16,7 @@ from .run_options import CACHE_DIR, ProjectFile, RemoteCache, RunId, Set
 @with_options("run")
 def run(
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL]...", help="Models; default: all.")
+        list[str] | None, typer.Argument(metavar="MODEL", help="Models; default: all.")
     ] = None,
     only: Annotated[
         str | None,

@@ -42,7 +42,9 @@ class InstalledPackages:
 
 def read_packages() -> InstalledPackages:
     """Read the metadata of all distributions without importing them."""
-    found = {_normal_name(one.metadata["Name"]): one for one in metadata.distributions()}
+    found: dict[str, metadata.Distribution] = {}
+    for one in metadata.distributions():
+        found.setdefault(_normal_name(one.metadata["Name"]), one)  # the first one is imported
     return InstalledPackages(
         versions={name: one.version for name, one in found.items()},
         needs={

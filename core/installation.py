@@ -82,6 +82,7 @@ EXTRAS = {
     "remote": "fsspec>=2024.12",
     "sign": "cryptography>=44.0",
     "sbom": "cyclonedx-python-lib>=9.0",
+    "serve": "grpcio>=1.68",
 }
 
 

@@ -44,7 +44,7 @@ class Preprocess:
             ("interpolation", self.interpolation, INTERPOLATIONS),
         ):
             if value not in ("", *known) or (key == "interpolation" and not value):
-                raise unknown_name_error(f"--preprocess {key}", value, known)
+                raise unknown_name_error(f"preprocessing {key}", value, known)
         if any(size > _LARGEST for size in (*self.resize, *self.crop)):
             raise _preprocess_error(
                 f"a size above {_LARGEST}", "give sizes in pixels, as in resize=256"
@@ -80,7 +80,7 @@ class Preprocess:
         if "=" in first:
             first, rest = "raw", [first, *rest]
         if first not in PRESETS:
-            raise unknown_name_error("--preprocess preset", first, list(PRESETS))
+            raise unknown_name_error("preprocessing preset", first, list(PRESETS))
         return _apply_pairs(PRESETS[first], _parse_pairs(rest, text))
 
     @property
@@ -131,7 +131,7 @@ def _per_channel(mean: tuple[float, ...], std: tuple[float, ...]) -> list[tuple[
 
 
 def _preprocess_error(what: str, hint: str) -> UsageError:
-    return UsageError(f"--preprocess has {what}", hint=hint, option="preprocess")
+    return UsageError(f"the preprocessing has {what}", hint=hint, option="preprocess")
 
 
 def _parse_pairs(parts: list[str], text: str) -> dict[str, str]:
@@ -158,7 +158,7 @@ def _apply_pairs(base: Preprocess, pairs: Mapping[str, str]) -> Preprocess:
     changes: dict[str, object] = {}
     for key, value in pairs.items():
         if key not in _READERS:
-            raise unknown_name_error("--preprocess key", key, list(_READERS))
+            raise unknown_name_error("preprocessing key", key, list(_READERS))
         try:
             changes[key] = _READERS[key](value)
         except (ValueError, ZeroDivisionError) as error:

@@ -109,15 +109,10 @@ def command_page(name: str, command: Any) -> str:
     if hasattr(command, "commands"):
         return group_page(name, command)
     arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option"]
     usage = " ".join(["modelc", name, *(p.name.upper() for p in arguments), "[OPTIONS]"])
     lines = [f"# modelc {name}", "", command.help, "", f"    {usage}", ""]
-    if arguments:
-        lines += ["| argument | |", "| --- | --- |"]
-        lines += [f"| `{p.name.upper()}` | {_plain(p.help)} |" for p in arguments]
-        lines.append("")
     lines += [
-        *_option_tables(options),
+        *_parameter_tables(command.params),
         f"Exit codes: {CODES[name]}.",
         "",
         "```",
@@ -133,14 +128,19 @@ def group_page(name: str, group: Any) -> str:
     lines = [f"# modelc {name}", "", group.help, ""]
     for below, command in group.commands.items():
         lines += [f"## modelc {name} {below}", "", command.help, ""]
-        lines += _option_tables(command.params)
+        lines += _parameter_tables(command.params)
     lines += [f"Exit codes: {CODES[name]}.", "", "```", EXAMPLES[name], "```", ""]
     return "\n".join(lines)
 
 
-def _option_tables(options: Sequence[Any]) -> Iterator[str]:
-    """A table for each panel of the help, in its order."""
-    shown = [option for option in options if option.name != "help"]
+def _parameter_tables(parameters: Sequence[Any]) -> Iterator[str]:
+    """A table of the arguments, and one for each panel of the help, in its order."""
+    arguments = [one for one in parameters if one.param_type_name == "argument"]
+    if arguments:
+        yield from ("| argument | |", "| --- | --- |")
+        yield from (f"| `{one.name.upper()}` | {_plain(one.help)} |" for one in arguments)
+        yield ""
+    shown = [one for one in parameters if one not in arguments and one.name != "help"]
     for panel, rows in groupby(shown, key=lambda option: str(option.rich_help_panel)):
         yield from (f"| {panel} | | default |", "| --- | --- | --- |", *map(_row, rows), "")
 

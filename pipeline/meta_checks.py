@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ..calibration.sample_formats import settle_preprocess
@@ -173,7 +172,7 @@ def _check_preprocess(steps: Preprocess, spec: InputSpec) -> None:
     if not _holds(channels, count):
         raise _meta_fault(
             "preprocess", f"{steps.channels} in {steps.layout} has {count} channels where {spec} "
-            f"has {channels}", "preprocess=layout=NHWC,channels=gray",
+            f"has {channels}", f"preprocess={_fit_channels(steps, first, last)}",
         )  # fmt: skip
     for key in ("mean", "std"):
         if len(getattr(steps, key)) not in (0, 1, count):
@@ -182,10 +181,12 @@ def _check_preprocess(steps: Preprocess, spec: InputSpec) -> None:
     size = steps.image_size
     if size and not all(_holds(dim, one) for dim, one in zip(sides, size, strict=True)):
         tall, wide = size
+        usual = tuple(dim.opt for dim in sides)
+        fitted = replace(steps, crop=usual) if steps.crop else replace(steps, resize=usual)
         raise _meta_fault(
             "preprocess",
             f"images of {tall}x{wide} are outside {spec}",
-            f"preprocess=resize={_example_size(sides)}",
+            f"preprocess={fitted}",
         )
     is_float = steps.scale != 1 or steps.mean or steps.std
     if is_float and spec.dtype not in FLOATS:
@@ -196,8 +197,14 @@ def _check_preprocess(steps: Preprocess, spec: InputSpec) -> None:
         )
 
 
-def _example_size(sides: Sequence[Dim]) -> str:
-    return "x".join(str(dim.opt) for dim in sides)
+def _fit_channels(steps: Preprocess, first: Dim, last: Dim) -> Preprocess:
+    """Return the steps in the first layout and channels that fit the input, else as they are."""
+    for channels in (steps.channels, *CHANNELS):
+        for layout, dim in (("NCHW", first), ("NHWC", last)):
+            if _holds(dim, CHANNELS[channels]):
+                kept = steps if channels == steps.channels else replace(steps, mean=(), std=())
+                return replace(kept, layout=layout, channels=channels)
+    return steps
 
 
 def _holds(dim: Dim, size: int) -> bool:

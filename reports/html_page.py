@@ -14,7 +14,7 @@ from ..core.manifest import Manifest
 from . import html_artifacts, html_verdicts
 from .html_artifacts import layers_section, outputs_section
 from .html_verdicts import pill
-from .markup import Child, Markup, code_tag, details_tag, join, table_tag, tag
+from .markup import Child, Markup, card_table, code_tag, details_tag, join, table_tag, tag
 from .result_rows import (
     EXAMPLE_FOLDER,
     Outcome,
@@ -160,11 +160,17 @@ def metadata_section(manifest: Manifest) -> Markup | None:
     meta = manifest.meta
     if meta.is_empty:
         return None
-    parts = [table_tag("Metadata", "what", "value", rows=meta.rows)]
+    rows = [(key, _break_after_commas(value)) for key, value in meta.rows]
+    parts = [table_tag("Metadata", "what", "value", rows=rows)]
     if meta.classes:
         names = [tag("li", name) for name in meta.classes]
-        parts.append(details_tag("Class names", tag("ol", names, start="0")))
+        parts.append(details_tag("Class names", tag("ol", names, start="0", class_="names")))
     return join(parts)
+
+
+def _break_after_commas(text: str) -> Markup:
+    """Allow a line break after each comma of text without spaces."""
+    return Markup(join([text]).replace(",", f",{tag('wbr')}"))
 
 
 def _feed_cells(feed: FeedRecord) -> tuple[Child, ...]:
@@ -179,7 +185,7 @@ def runtimes_section(manifest: Manifest) -> Markup | None:
     """Return the verdicts on the artifacts as other runtimes ran them, or None."""
     rows = [_runtime_cells(one, manifest) for one in manifest.external]
     head = ("artifact", "runtime", "versions", ">SQNR dB", ">here", "verdict", "note")
-    return table_tag("Verdicts in other runtimes", *head, rows=rows) if rows else None
+    return card_table("Verdicts in other runtimes", *head, rows=rows) if rows else None
 
 
 def _runtime_cells(one: ExternalVerdict, manifest: Manifest) -> tuple[Child, ...]:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from .text_format import NO_VALUE, escape_control, percent_text
 
-_VOID_TAGS = frozenset({"br", "meta", "col", "hr"})
+_VOID_TAGS = frozenset({"br", "wbr", "meta", "col", "hr"})
 
 
 class Markup(str):
@@ -70,17 +70,26 @@ def table_tag(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Mark
     Columns without content are left out. The first cell of a row is its header. The caption is for
     screen readers only, as a heading or summary stands above the table.
     """
-    cells = [list(row) for row in rows]
-    used = [index for index in range(len(head)) if any(row[index] for row in cells)]
-    right = [head[index].startswith(">") for index in used]
+    head, cells = _drop_unused_columns(head, rows)
+    right = [title.startswith(">") for title in head]
     titles = [
-        tag("th", head[index].lstrip(">"), class_="figure" if figures else None, scope="col")
-        for index, figures in zip(used, right, strict=True)
+        tag("th", title.lstrip(">"), class_="figure" if figures else None, scope="col")
+        for title, figures in zip(head, right, strict=True)
     ]
-    body = [tag("tr", _cell_tags([row[index] for index in used], right)) for row in cells]
+    body = [tag("tr", _cell_tags(row, right)) for row in cells]
     title = tag("caption", caption, class_="aloud")
     return scroll_box(caption, tag("table", title, tag("thead", tag("tr", titles)),
                                   tag("tbody", body)))  # fmt: skip
+
+
+def _drop_unused_columns(
+    head: Sequence[str], rows: Iterable[Iterable[Child]]
+) -> tuple[tuple[str, ...], list[list[Child]]]:
+    """Leave out the columns without content."""
+    cells = [list(row) for row in rows]
+    unset = ("", None, NO_VALUE)
+    used = [at for at in range(len(head)) if any(row[at] not in unset for row in cells)]
+    return tuple(head[at] for at in used), [[row[at] for at in used] for row in cells]
 
 
 def scroll_box(name: str, inner: Markup, class_: str = "") -> Markup:
@@ -106,8 +115,10 @@ def _cell_class(cell: Child, kind: str | None) -> str | None:
 def card_table(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Markup:
     """Return a table whose rows become cards on a narrow screen.
 
-    The roles are explicit because browsers drop table semantics when cells are laid out as blocks.
+    Columns without content are left out. The roles are explicit because browsers drop table
+    semantics when cells are laid out as blocks.
     """
+    head, cells_of = _drop_unused_columns(head, rows)
     right = [title.startswith(">") for title in head]
     names = [title.lstrip(">") for title in head]
     kinds = ["figure" if figures else None for figures in right]
@@ -116,8 +127,7 @@ def card_table(caption: str, *head: str, rows: Iterable[Iterable[Child]]) -> Mar
         for name, kind in zip(names, kinds, strict=True)
     ]
     body = []
-    for row in rows:
-        first, *rest = row
+    for first, *rest in cells_of:
         cells = [tag("th", first, scope="row", role="rowheader")]
         cells += [
             tag("td", cell, class_=_cell_class(cell, kind), role="cell", data_title=name)

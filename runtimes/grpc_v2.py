@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array, Outputs
 from ..core.errors import ErrorCode, MissingError, RunnerError
+from ..core.installation import hint_for_extra
 from .v2_client import (
     MAX_REPLY,
     ListedModel,
@@ -119,7 +120,7 @@ class GrpcV2Client:
         except ImportError as error:
             raise MissingError(
                 f"{address.scheme}:// needs grpcio, which is not installed",
-                hint="pip install grpcio, or give the http:// address of the server",
+                hint=f"{hint_for_extra('serve')}, or give the http:// address of the server",
                 code=ErrorCode.NOT_INSTALLED,
             ) from error
         self._address = address

@@ -10,13 +10,13 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..core.children.processes import Deadline, ProcessSpec, run_process
-from ..core.errors import MissingError
+from ..core.errors import ErrorCode, MissingError, UsageError, unknown_name_error
 from ..core.events import Finished, Noted, Started, Tell, ignore_events
 from ..core.external_runtime import Versions
 from .package_installer import install_packages, make_environment, python_of
@@ -277,8 +277,29 @@ def _sizes(folder: Path) -> Iterator[int]:
             yield path.stat().st_size
 
 
-def remove_environments(cache: Path) -> int:
-    """Remove all environments, half-made ones too; return the bytes that were freed.
+def select_environments(
+    rows: Sequence[ListedEnvironment], names: Sequence[str]
+) -> tuple[ListedEnvironment, ...]:
+    """Return the environments of these runtimes; all of them without names.
+
+    Raises:
+        UsageError: no environment is of a runtime with this name.
+    """
+    known = sorted({one.requirement for one in rows})
+    for name in names:
+        if name not in known and known:
+            raise unknown_name_error("environment", name, known)
+        if name not in known:
+            raise UsageError(
+                f"no environment of {name!r}: the cache has none",
+                hint="modelc validate OUT --in RUNTIME==VERSION makes them",
+                code=ErrorCode.UNKNOWN_NAME,
+            )
+    return tuple(one for one in rows if not names or one.requirement in names)
+
+
+def remove_environments(cache: Path, names: Collection[str] | None = None) -> int:
+    """Remove all environments, half-made ones too, or the named; return the bytes freed.
 
     Those that another process makes or checks now are kept.
     """
@@ -286,7 +307,7 @@ def remove_environments(cache: Path) -> int:
 
     freed = 0
     for folder in sorted((cache / ENVIRONMENTS_FOLDER).glob("*")):
-        if not folder.is_dir():
+        if not folder.is_dir() or (names is not None and folder.name not in names):
             continue
         lock = folder.with_name(f"{folder.name.removesuffix('.draft')}.lock")
         try:

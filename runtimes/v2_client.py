@@ -88,7 +88,8 @@ def parse_address(url: str, headers: Sequence[str] = (), timeout: float = 60.0) 
     except ValueError as error:
         raise _address_error(url, str(error)) from error
     if parts.scheme not in _SCHEMES or not host:
-        raise _address_error(url, "it names no scheme and host")
+        known = ", ".join(_SCHEMES)
+        raise _address_error(url, f"it needs a scheme, one of {known}, and a host")
     if parts.query or parts.fragment:
         raise _secret_error()
     port = port or _SCHEMES[parts.scheme]

@@ -1,6 +1,6 @@
 """Corrupt one weight of an ONNX model by 1 %, to see what `modelc validate` and `debug` say.
 
-    python -m modelc.sample_models.corrupt GOOD.onnx WRONG.onnx
+    python -m sample_models.corrupt GOOD.onnx WRONG.onnx
 
 The debug sidecar is copied with it.
 """
@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 def main() -> None:
     """Read the command line, write the wrong model."""
-    parser = argparse.ArgumentParser(prog="python -m modelc.sample_models.corrupt")
+    parser = argparse.ArgumentParser(prog="python -m sample_models.corrupt")
     parser.add_argument("good", type=Path)
     parser.add_argument("wrong", type=Path)
     args = parser.parse_args()

@@ -110,7 +110,7 @@ def test_fewer_samples_and_a_selection_may_be_asked_for(door: Door, images: Path
     [
         (("nowhere", *INPUT), "no such calibration data: nowhere"),
         (("random",), "inputs"),
-        (("random", *INPUT, "--preprocess", "imagenot"), "unknown --preprocess preset 'imagenot'"),
+        (("random", *INPUT, "--preprocess", "imagenot"), "unknown preprocessing preset 'imagenot'"),
         (("random", *INPUT, "--calib-select", "coreset"), "unknown calibration selection"),
         (("random", *INPUT, "--calib-samples", "0"), "calib-samples"),
         (("no_such_module:loader", *INPUT), "no module 'no_such_module'"),

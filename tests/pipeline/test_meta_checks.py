@@ -64,6 +64,24 @@ def test_what_contradicts_the_model_is_refused(
     assert not (tmp_path / "out" / MANIFEST_FILE).exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (
+            "resize=9x9,channels=gray,scale=1/255",
+            "resize=8x8,layout=NCHW,channels=gray,scale=1/255",
+        ),
+        ("layout=NHWC,channels=gray,mean=0.5", "layout=NCHW,channels=gray,mean=0.5"),
+    ],
+)
+def test_the_hint_changes_only_what_is_wrong(
+    digits_source: Source, tmp_path: Path, text: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        digits(digits_source, tmp_path, "torchscript", meta=read_meta([f"preprocess={text}"]))
+    assert caught.value.hint == f"give --meta preprocess={hint}"
+
+
 @pytest.mark.slow
 def test_every_format_holds_it_and_reads_it_back(digits_source: Source, tmp_path: Path) -> None:
     names = ("torchscript", "pt2", "onnx", "openvino", "onnx:fp16", "tensorrt-onnx")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from modelc.cli.app import run_cli
 from modelc.core.children.processes import ProcessEnd
 from modelc.core.errors import ErrorCode, MissingError
 from modelc.core.events import Event, Finished, Noted
@@ -159,16 +160,27 @@ def test_another_python_has_another_environment() -> None:
     assert len(names) == 3
 
 
-def test_environments_are_removed(tmp_path: Path) -> None:
-    folder = tmp_path / ENVIRONMENTS_FOLDER / "onnxruntime-0"
-    folder.mkdir(parents=True)
-    stamp = {"requirement": "onnxruntime==1.0", "python": "3.11.1", "installed": {}}
-    (folder / "environment.json").write_text(json.dumps(stamp))
-    assert [one.requirement for one in list_environments(tmp_path)] == ["onnxruntime==1.0"]
+def test_environments_are_removed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELC_CACHE_DIR", str(tmp_path))
+    stamp: dict[str, object] = {"python": "3.11.1", "installed": {}}
+    for name in ("onnxruntime==1.0", "onnxruntime==1.1", "openvino==2025.1.0"):
+        folder = tmp_path / ENVIRONMENTS_FOLDER / name.replace("==", "-")
+        folder.mkdir(parents=True)
+        stamp["requirement"] = name
+        (folder / "environment.json").write_text(json.dumps(stamp))
+
+    assert run_cli(["cache", "runtimes", "--remove", "onnxruntime==1.1"]) == 0
+    left = sorted(one.requirement for one in list_environments(tmp_path))
+    assert left == ["onnxruntime==1.0", "openvino==2025.1.0"]
+
+    assert run_cli(["cache", "runtimes", "--remove", "openvino==2025.2.0"]) == 2
+    assert "openvino==2025.1.0" in capfd.readouterr().err
 
     assert remove_environments(tmp_path) > 0
     assert not list_environments(tmp_path)
-    assert not folder.exists()
+    assert not list((tmp_path / ENVIRONMENTS_FOLDER).glob("*/"))
 
 
 def test_an_installer_writes_into_the_environment_whatever_the_user_configured(
