@@ -123,7 +123,7 @@ def read_with_pillow(image: Array, declared: Preprocess) -> Array:
     from PIL import Image
 
     blob = io.BytesIO()
-    Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image).save(blob, "PNG")
+    Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image).save(blob, "PPM")
     blob.seek(0)
     return ImageReader(preprocess=declared)(blob)[0]
 

@@ -178,6 +178,12 @@ class ConversionOptions:
         "unchanged. Repeatable.",
         Panel.CAPTURE, commands=On.MAKING, many=True, check=val.check_spec,
         partial=True, metavar="PKG.MOD:FN")
+    against_pipeline: str | None = option(
+        None, "against-pipeline",
+        "Your Python pipeline, a function that takes what the artifact takes and returns its "
+        "outputs: the model must agree with it on all feeds before it is converted.",
+        Panel.VALIDATION, commands=On.MAKING, check=val.check_spec, partial=True,
+        metavar="PKG.MOD:FN")
     depends: tuple[str, ...] = option(
         (), "depends",
         "Dependencies of the model besides its modules and the files that its code opens in the "
