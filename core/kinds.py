@@ -117,7 +117,7 @@ class ErrorCode(_Code):
     )
     PIPELINE_DIFFERS = (
         "pipeline-differs", "the user's Python pipeline and the model give other outputs",
-        "declare the steps of the pipeline, or correct it ([Against your pipeline](metadata.md))",
+        "declare its steps, or correct it: [Against your pipeline](metadata.md)",
     )
     MISFIT_WEIGHTS = (
         "misfit-weights", "the weights do not fit the module",

@@ -12,13 +12,14 @@ from typing import Any
 from ..checkpoints.enclosed_module import find_class_output, find_steps
 from ..checkpoints.module_outputs import split_outputs
 from ..core.contract import Array, Feed, Outputs
-from ..core.errors import Hint, Option
+from ..core.errors import Hint, Option, UsageError
 from ..core.postprocess import ACTIVATIONS
 from ..core.preprocess import INTERPOLATIONS, Preprocess
 from ..core.torch_tools import to_array
 from ..validators.judge import ReferenceOutputs
 from .eager_reference import EagerReference
 from .enclosed_checks import read_with_pillow
+from .image_samples import check_includable
 
 TORCH_FILTERS = ("bilinear", "bicubic")  # that torch resizes with
 _MOVES = (1, 2, 4, 8, 16)  # pixels of a crop
@@ -105,8 +106,7 @@ class InnerModel:
         for text, change in _iter_changes(steps.before):
             other_steps = replace(steps.before, **change)
             run = partial(self._run_variant, read=partial(read_images_as, steps=other_steps))
-            hint = _hint_to_declare("meta", f"preprocess={other_steps}")
-            yield Cause(text=text, run=run, hint=hint)
+            yield Cause(text=text, run=run, hint=_hint_for_steps(other_steps))
         if steps.before.resize and steps.before.interpolation in TORCH_FILTERS:
             read = partial(read_images_with_torch, steps=steps.before, antialias=False)
             run = partial(self._run_variant, read=read)
@@ -140,6 +140,14 @@ class InnerModel:
 
 def _hint_to_declare(option: str, value: str) -> Hint:
     return Hint("correct the pipeline, or declare what it does: ", Option(option, value))
+
+
+def _hint_for_steps(steps: Preprocess) -> Hint:
+    try:
+        check_includable(steps)
+    except UsageError:  # as nearest
+        return Hint("correct the pipeline, or preprocess outside of the model")
+    return _hint_to_declare("meta", f"preprocess={steps}")
 
 
 def _count_from_one(reference: ReferenceOutputs, name: str) -> Outputs:
