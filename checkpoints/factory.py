@@ -61,12 +61,7 @@ def call_factory(
     """
     from torch import nn
 
-    if not OBJECT_SPEC.fullmatch(spec):
-        raise UsageError(
-            f"--model {spec!r} is not of the form PKG.MOD:FACTORY",
-            hint=_suggest_spec(spec, "--model"),
-            option="model",
-        )
+    _check_form(spec, "--model", "FACTORY")
     with make_user_code_importable(), use_fixed_seed():  # importing may build as well
         found = _resolve_object(spec, "--model")
         if isinstance(found, nn.Module):
@@ -159,12 +154,7 @@ def import_object(spec: str, option: str) -> object:
         UsageError: the module or name does not exist, or the text has another form.
         CheckpointError: the user's module raised while it was imported.
     """
-    if not OBJECT_SPEC.fullmatch(spec):
-        raise UsageError(
-            f"{option} {spec!r} is not of the form PKG.MOD:NAME",
-            hint=_suggest_spec(spec, option),
-            option=option.removeprefix("--"),
-        )
+    _check_form(spec, option, "NAME")
     with make_user_code_importable():
         return _resolve_object(spec, option)
 
@@ -176,12 +166,19 @@ def _resolve_object(spec: str, option: str) -> object:
     )
 
 
-def _suggest_spec(spec: str, option: str) -> str:
-    path, _, name = spec.partition(":")
-    if path.endswith(".py"):
-        dotted = path.removesuffix(".py").strip("./").replace("/", ".")
-        return f"write {option} {dotted}:{name or 'NAME'}"
-    return f"for example {option} nets.resnet:build"
+def _check_form(spec: str, option: str, name: str) -> None:
+    if OBJECT_SPEC.fullmatch(spec):
+        return
+    path, _, given = spec.partition(":")
+    dotted = path.removesuffix(".py").strip("./").replace("/", ".")
+    is_file = path.endswith(".py")
+    raise UsageError(
+        f"{option} {spec!r} is not of the form PKG.MOD:{name}",
+        hint=f"write {option} {dotted}:{given or name}"
+        if is_file
+        else f"for example {option} nets.resnet:build",
+        option=option.removeprefix("--"),
+    )
 
 
 def _import_module(name: str, asked: str) -> ModuleType:

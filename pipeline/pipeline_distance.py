@@ -49,7 +49,7 @@ class PipelineReply:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineProblem:
-    """Why the pipeline is not the model: a sentence without its subject, a hint, and a feed."""
+    """Why the pipeline is not the model: text that follows its name, a hint, and a feed."""
 
     text: str
     hint: Hint

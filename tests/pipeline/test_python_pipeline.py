@@ -87,6 +87,8 @@ def overwriting(x):
     found = with_pillow(x)
     x[:] = 0
     return found
+def plain(array): return NET(torch.from_numpy(array)).detach()
+def halved(array): return plain(array) / 2
 NET = Net().eval()
 NUMBER = 3
 """
@@ -204,8 +206,6 @@ def test_the_record_is_in_the_manifest_and_in_reports(
 
 def test_a_pipeline_of_the_models_own_inputs(order: Orders, code: Any) -> None:
     source = open_source(code, preprocess="", postprocess="", inputs=("x:float32[batch,3,9,9]",))
-    plain = lambda array: code.NET(torch.from_numpy(array)).detach()  # noqa: E731
-    code.plain, code.halved = plain, lambda array: plain(array) / 2
     assert run(order("torchscript", source=source, against_pipeline="own_pipeline:plain")).passed
     with pytest.raises(CheckpointError) as caught:
         run(order("torchscript", source=source, against_pipeline="own_pipeline:halved"))
