@@ -46,7 +46,9 @@ class InnerModel:
     def run(
         self, arrays: Feed, *, image: Array | None = None, activation: str | None = None
     ) -> tuple[Outputs, Array | None]:
-        """Run the model, on another image or with another activation; also return its scores.
+        """Run the model, on another image or with another activation.
+
+        Also return the scores that classes are selected from, if any are.
 
         Raises:
             CheckpointError: it does not take the image.
@@ -84,6 +86,8 @@ class InnerModel:
             other.after = replace(steps.after, activation=activation)
             found = split_outputs(other.replace_output(held[-1])).tensors
             outputs = {name: to_array(tensor) for name, tensor in found.items()}
+        if not (steps.after.argmax or steps.after.best):
+            return outputs, None
         tensors = split_outputs(held[-1]).tensors
         return outputs, to_array(tensors[find_class_output(tensors, steps.after)])
 

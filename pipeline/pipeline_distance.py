@@ -205,12 +205,11 @@ class _DriftMeter:
             return wrong
         rounded = self._round_image(reference)
         after = None if self._inner.steps is None else self._inner.steps.after
-        if after is None or name != CLASS_IDS or not (after.argmax or after.best):
+        _, scores = self._inner.run(reference.feed.arrays)
+        if after is None or scores is None or name != CLASS_IDS:
             for outputs, _ in rounded:
                 wrong &= outputs[name] == ours
             return wrong
-        _, scores = self._inner.run(reference.feed.arrays)
-        assert scores is not None
         moved = max(
             (np.abs(one - scores).max() for _, one in rounded if one is not None), default=0
         )
@@ -284,7 +283,7 @@ def _count_classes(ours: Array, theirs: Array, name: str) -> tuple[int, int]:
     """Count the best classes, or whole numbers, and those that differ."""
     if ours.dtype.kind in "iub":
         return ours.size, int((ours != theirs).sum())
-    if ours.ndim not in (2, 3, 4) or name == SCORES:
+    if ours.ndim not in (2, 4) or name == SCORES:  # of rank 3 they may be boxes
         return 0, 0
     axis = class_axis(ours.ndim)
     if ours.shape[axis] not in CLASSES or ours.dtype.kind != "f":
