@@ -9,7 +9,7 @@ from functools import partial
 from itertools import combinations, product
 from typing import Any
 
-from ..checkpoints.enclosed_module import find_class_output, find_steps
+from ..checkpoints.enclosed_module import EnclosedSteps, find_class_output, find_steps
 from ..checkpoints.module_outputs import split_outputs
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import Hint, Option, UsageError
@@ -53,25 +53,15 @@ class InnerModel:
         Raises:
             CheckpointError: it does not take the image.
         """
-        import torch
-
         steps, held = self.steps, list[object]()
         if steps is None:
             return self._eager.model.run(arrays), None
 
-        def swap(
-            _: object, args: tuple[Any, ...], kwargs: dict[str, Any]
-        ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            if image is None:
-                return args, kwargs
-            given = torch.from_numpy(image)
-            if steps.image in kwargs:
-                return args, {**kwargs, steps.image: given}
-            return (*args[: steps.place], given, *args[steps.place + 1 :]), kwargs
-
         inner = self._eager.model.module.get_submodule("model")
         hooks = (
-            inner.register_forward_pre_hook(swap, with_kwargs=True),
+            inner.register_forward_pre_hook(
+                lambda _, *call: _replace_image(steps, image, *call), with_kwargs=True
+            ),
             inner.register_forward_hook(lambda *call: held.append(call[-1])),
         )
         try:
@@ -140,6 +130,19 @@ class InnerModel:
             images = arrays[self.steps.image]
             image = read_images_as(images, self.steps.before) if read is None else read(images)
         return self.run(arrays, image=image, activation=activation)[0]
+
+
+def _replace_image(
+    steps: EnclosedSteps, image: Array | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    import torch
+
+    if image is None:
+        return args, kwargs
+    given = torch.from_numpy(image)
+    if steps.image in kwargs:
+        return args, {**kwargs, steps.image: given}
+    return (*args[: steps.place], given, *args[steps.place + 1 :]), kwargs
 
 
 def _hint_to_declare(option: str, value: str) -> Hint:
