@@ -9,9 +9,17 @@ from weakref import WeakKeyDictionary
 from ..core.call import Parameter
 from ..core.dims import Dim
 from ..core.errors import ErrorCode, Hint, Option, UsageError
-from ..core.postprocess import CLASS_IDS, PROBABILITIES, SCORES, Postprocess, class_axis
+from ..core.postprocess import (
+    CLASS_IDS,
+    PROBABILITIES,
+    SCORES,
+    Postprocess,
+    Suppression,
+    class_axis,
+)
 from ..core.preprocess import CHANNELS, Preprocess
 from ..core.signature import InputSpec
+from .box_suppression import suppress_boxes
 from .image_steps import make_scale_constants, preprocess_images
 from .module_outputs import split_outputs
 
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
 
     Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
+_SIDES = 4  # numbers of a box
 _FIXED = {"main_input_name"}  # attributes by which a module is called
 # The steps of each wrapper class; not attributes, which a copy or a script would include.
 _STEPS: WeakKeyDictionary[type, EnclosedSteps] = WeakKeyDictionary()
@@ -65,23 +74,31 @@ class EnclosedSteps:
         if self.after is None:
             return value
         tensors = split_outputs(value).tensors
-        name = find_class_output(tensors, self.after)
+        name, boxes, steps = find_class_output(tensors, self.after), "", self.after
+        if steps.nms is None:
+            made = apply_postprocess(tensors[name], steps)
+        else:
+            boxes = find_box_output(tensors, name, steps.nms)
+            scores = activate_scores(tensors[name], steps)
+            made = suppress_boxes(tensors[boxes], scores, steps.nms)
         found: dict[str, torch.Tensor] = {}
         for key, tensor in tensors.items():
-            found |= apply_postprocess(tensor, self.after) if key == name else {key: tensor}
+            if key not in (name, boxes) and key in made:
+                raise ValueError(f"--postprocess makes {key!r}, which the model has as well")
+            found |= made if key == name else {} if key == boxes else {key: tensor}
         return found
 
 
 def find_class_output(tensors: Tensors, steps: Postprocess) -> str:
-    """Return the output that the steps apply to.
+    """Return the output that the steps apply to: for `nms`, the scores.
 
     Raises:
         ValueError: there is none of its name, or several without one.
     """
+    if steps.nms is not None:
+        return _find_scores(tensors, steps.nms)
     if steps.output:
-        if steps.output not in tensors:
-            raise ValueError(f"--postprocess: the model has no output {steps.output!r}")
-        return steps.output
+        return _require_output(tensors, steps.output)
     able = [name for name, one in tensors.items() if one.is_floating_point() and one.dim() > 1]
     if len(able) != 1:
         names = ", ".join(able or tensors)
@@ -89,15 +106,78 @@ def find_class_output(tensors: Tensors, steps: Postprocess) -> str:
     return able[0]
 
 
+def _require_output(tensors: Tensors, name: str) -> str:
+    if name not in tensors:
+        names = ", ".join(tensors)
+        raise ValueError(f"--postprocess: the model has no output {name!r}, but {names}")
+    return name
+
+
+def _find_scores(tensors: Tensors, steps: Suppression) -> str:
+    """Return the output (N, M, C) that is not the boxes (N, M, 4)."""
+    if steps.scores:
+        name = _require_output(tensors, steps.scores)
+    else:
+        able = _list_detections(tensors)
+        boxes = steps.boxes or next((one for one in able if tensors[one].shape[2] == _SIDES), "")
+        rest = [one for one in able if one != boxes]
+        if len(rest) != 1 or (not steps.boxes and tensors[rest[0]].shape[2] == _SIDES):
+            names = ", ".join(tensors)
+            raise ValueError(f"--postprocess nms needs boxes=NAME,scores=NAME; outputs: {names}")
+        name = rest[0]
+    if tensors[name].dim() != 3 or not tensors[name].is_floating_point():  # noqa: PLR2004
+        raise ValueError(f"--postprocess nms: {name!r} is not scores (N, boxes, classes)")
+    return name
+
+
+def find_box_output(tensors: Tensors, scores: str, steps: Suppression) -> str:
+    """Return the output of boxes (N, M, 4) that belong to the scores (N, M, C).
+
+    Raises:
+        ValueError: there is none of its name, or several without one, or it has another form.
+    """
+    able = [one for one in _list_detections(tensors) if one != scores]
+    if steps.boxes:
+        able = [_require_output(tensors, steps.boxes)]
+    elif len(able) > 1:
+        able = [one for one in able if tensors[one].shape[2] == _SIDES]
+    if len(able) != 1:
+        raise ValueError(f"--postprocess nms needs boxes=NAME; outputs: {', '.join(tensors)}")
+    boxes, given = tensors[able[0]], tensors[scores]
+    if boxes.dim() != 3 or boxes.shape[2] != _SIDES or not boxes.is_floating_point():  # noqa: PLR2004
+        raise ValueError(
+            f"--postprocess nms: {able[0]!r} {_shape_text(boxes)} is not boxes (N, boxes, 4)"
+        )
+    if boxes.shape[1] != given.shape[1]:
+        raise ValueError(
+            f"--postprocess nms: {able[0]!r} {_shape_text(boxes)} and {scores!r} "
+            f"{_shape_text(given)} do not have the same number of boxes in dim 1"
+        )
+    return able[0]
+
+
+def _list_detections(tensors: Tensors) -> list[str]:
+    return [name for name, one in tensors.items() if one.is_floating_point() and one.dim() == 3]  # noqa: PLR2004
+
+
+def _shape_text(tensor: torch.Tensor) -> str:
+    return f"({', '.join(map(str, tensor.shape))})"
+
+
+def activate_scores(scores: torch.Tensor, steps: Postprocess) -> torch.Tensor:
+    """Apply the activation along the class dim, if there is one."""
+    import torch
+
+    if steps.activation == "softmax":
+        return torch.softmax(scores, dim=class_axis(scores.dim()))
+    return torch.sigmoid(scores) if steps.activation == "sigmoid" else scores
+
+
 def apply_postprocess(scores: torch.Tensor, steps: Postprocess) -> dict[str, torch.Tensor]:
     """Apply activation and selection along the class dim."""
     import torch
 
-    axis = class_axis(scores.dim())
-    if steps.activation == "softmax":
-        scores = torch.softmax(scores, dim=axis)
-    elif steps.activation == "sigmoid":
-        scores = torch.sigmoid(scores)
+    axis, scores = class_axis(scores.dim()), activate_scores(scores, steps)
     if steps.argmax:
         return {CLASS_IDS: torch.argmax(scores, dim=axis)}
     if steps.best:
