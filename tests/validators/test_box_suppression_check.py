@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,7 +100,13 @@ def test_another_list_is_not(fault: Callable[[dict[str, Array]], None]) -> None:
 
 @pytest.mark.parametrize("error", [0.0, 1e-3])
 def test_other_limits_are_found(error: float) -> None:
-    others = [{"iou": 0.45}, {"iou": 0.55}, {"score": 0.3}, {"score": 0.2}, {"candidates": 20}]
+    others: list[dict[str, Any]] = [
+        {"iou": 0.45},
+        {"iou": 0.55},
+        {"score": 0.3},
+        {"score": 0.2},
+        {"candidates": 20},
+    ]
     steps = replace(STEPS, most=90)
     for change in others:
         wrong = [
