@@ -89,8 +89,9 @@ class SourceOptions:
     postprocess: str = option(
         "", "postprocess",
         "Put steps after the model into the artifact: softmax, sigmoid, argmax, topk=5, "
-        "softmax,topk=5, or sigmoid,nms; output=NAME selects the output.", Panel.INPUT, commands=On.MAKING,
-        parse=val.parse_postprocess, check=val.parse_postprocess, metavar="STEPS")
+        "softmax,topk=5, or sigmoid,nms; output=NAME selects the output.", Panel.INPUT,
+        commands=On.MAKING, parse=val.parse_postprocess, check=val.parse_postprocess,
+        metavar="STEPS")
     strict: bool = switch(
         "no-strict", "Accept missing, unexpected or misshapen weights, with a note.",
         commands=On.LOADING - On.BENCHMARK,

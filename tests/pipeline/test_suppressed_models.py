@@ -116,7 +116,7 @@ def capture_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Suppress], None]:
 
     def plant(fault: Suppress) -> None:
         def choose(*args: Any) -> dict[str, torch.Tensor]:
-            return (fault if torch._C._get_tracing_state() else REAL)(*args)
+            return (REAL if torch._C._get_tracing_state() is None else fault)(*args)
 
         monkeypatch.setattr(enclosed_module, "suppress_boxes", choose)
 
