@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from ..core.call import Parameter
 from ..core.dims import Dim
-from ..core.errors import ErrorCode, Hint, Option, UsageError
+from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ..core.postprocess import (
     CLASS_IDS,
     PROBABILITIES,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
-_SIDES = 4  # numbers of a box
+_RANK, _SIDES = 3, 4  # dims of boxes and scores, numbers of a box
 _FIXED = {"main_input_name"}  # attributes by which a module is called
 # The steps of each wrapper class; not attributes, which a copy or a script would include.
 _STEPS: WeakKeyDictionary[type, EnclosedSteps] = WeakKeyDictionary()
@@ -84,7 +84,7 @@ class EnclosedSteps:
         found: dict[str, torch.Tensor] = {}
         for key, tensor in tensors.items():
             if key not in (name, boxes) and key in made:
-                raise ValueError(f"--postprocess makes {key!r}, which the model has as well")
+                raise _output_error(f"the steps make {key!r}, which the model has as well")
             found |= made if key == name else {} if key == boxes else {key: tensor}
         return found
 
@@ -93,7 +93,7 @@ def find_class_output(tensors: Tensors, steps: Postprocess) -> str:
     """Return the output that the steps apply to: for `nms`, the scores.
 
     Raises:
-        ValueError: there is none of its name, or several without one.
+        UsageError: there is none of its name, or several without one.
     """
     if steps.nms is not None:
         return _find_scores(tensors, steps.nms)
@@ -101,15 +101,24 @@ def find_class_output(tensors: Tensors, steps: Postprocess) -> str:
         return _require_output(tensors, steps.output)
     able = [name for name, one in tensors.items() if one.is_floating_point() and one.dim() > 1]
     if len(able) != 1:
-        names = ", ".join(able or tensors)
-        raise ValueError(f"--postprocess needs output=NAME, as the model has {names}")
+        raise _output_error(f"needs a name, as the model has {', '.join(able or tensors)}",
+                            replace(steps, output="NAME"))  # fmt: skip
     return able[0]
+
+
+def _output_error(problem: str, steps: Postprocess | None = None) -> UsageError:
+    hint = "return boxes (N, M, 4) and scores (N, M, C) from forward, and name them if need be"
+    return UsageError(
+        f"--postprocess: {problem}",
+        hint=hint if steps is None else Hint("give ", Option("postprocess", str(steps))),
+        option="postprocess",
+        code=ErrorCode.INVALID_VALUE,
+    )
 
 
 def _require_output(tensors: Tensors, name: str) -> str:
     if name not in tensors:
-        names = ", ".join(tensors)
-        raise ValueError(f"--postprocess: the model has no output {name!r}, but {names}")
+        raise unknown_name_error("output in --postprocess:", name, tuple(tensors))
     return name
 
 
@@ -122,11 +131,10 @@ def _find_scores(tensors: Tensors, steps: Suppression) -> str:
         boxes = steps.boxes or next((one for one in able if tensors[one].shape[2] == _SIDES), "")
         rest = [one for one in able if one != boxes]
         if len(rest) != 1 or (not steps.boxes and tensors[rest[0]].shape[2] == _SIDES):
-            names = ", ".join(tensors)
-            raise ValueError(f"--postprocess nms needs boxes=NAME,scores=NAME; outputs: {names}")
+            raise _unnamed_error(tensors, steps)
         name = rest[0]
-    if tensors[name].dim() != 3 or not tensors[name].is_floating_point():  # noqa: PLR2004
-        raise ValueError(f"--postprocess nms: {name!r} is not scores (N, boxes, classes)")
+    if tensors[name].dim() != _RANK or not tensors[name].is_floating_point():
+        raise _output_error(f"{name!r} {_shape_text(tensors[name])} is not scores (N, M, C)")
     return name
 
 
@@ -134,7 +142,7 @@ def find_box_output(tensors: Tensors, scores: str, steps: Suppression) -> str:
     """Return the output of boxes (N, M, 4) that belong to the scores (N, M, C).
 
     Raises:
-        ValueError: there is none of its name, or several without one, or it has another form.
+        UsageError: there is none of its name, or several without one, or it has another form.
     """
     able = [one for one in _list_detections(tensors) if one != scores]
     if steps.boxes:
@@ -142,22 +150,27 @@ def find_box_output(tensors: Tensors, scores: str, steps: Suppression) -> str:
     elif len(able) > 1:
         able = [one for one in able if tensors[one].shape[2] == _SIDES]
     if len(able) != 1:
-        raise ValueError(f"--postprocess nms needs boxes=NAME; outputs: {', '.join(tensors)}")
+        raise _unnamed_error(tensors, steps)
     boxes, given = tensors[able[0]], tensors[scores]
-    if boxes.dim() != 3 or boxes.shape[2] != _SIDES or not boxes.is_floating_point():  # noqa: PLR2004
-        raise ValueError(
-            f"--postprocess nms: {able[0]!r} {_shape_text(boxes)} is not boxes (N, boxes, 4)"
-        )
+    if boxes.dim() != _RANK or boxes.shape[2] != _SIDES or not boxes.is_floating_point():
+        raise _output_error(f"{able[0]!r} {_shape_text(boxes)} is not boxes (N, M, 4)")
     if boxes.shape[1] != given.shape[1]:
-        raise ValueError(
-            f"--postprocess nms: {able[0]!r} {_shape_text(boxes)} and {scores!r} "
-            f"{_shape_text(given)} do not have the same number of boxes in dim 1"
+        raise _output_error(
+            f"{able[0]!r} {_shape_text(boxes)} and {scores!r} {_shape_text(given)} have different "
+            "numbers of boxes"
         )
     return able[0]
 
 
+def _unnamed_error(tensors: Tensors, steps: Suppression) -> UsageError:
+    given = ", ".join(f"{name} {_shape_text(one)}" for name, one in tensors.items())
+    named = replace(steps, boxes=steps.boxes or "NAME", scores=steps.scores or "NAME")
+    return _output_error(f"which outputs are boxes and scores is open: {given}",
+                         Postprocess(nms=named))  # fmt: skip
+
+
 def _list_detections(tensors: Tensors) -> list[str]:
-    return [name for name, one in tensors.items() if one.is_floating_point() and one.dim() == 3]  # noqa: PLR2004
+    return [name for name, one in tensors.items() if one.is_floating_point() and one.dim() == _RANK]
 
 
 def _shape_text(tensor: torch.Tensor) -> str:
