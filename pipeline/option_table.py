@@ -88,9 +88,10 @@ class SourceOptions:
         "[N,height,width,C] in RGB.", Panel.INPUT, commands=On.MAKING, partial=True)
     postprocess: str = option(
         "", "postprocess",
-        "Put steps after the model into the artifact: softmax, sigmoid, argmax, topk=5, or "
-        "softmax,topk=5; output=NAME selects the output.", Panel.INPUT, commands=On.MAKING,
-        parse=val.parse_postprocess, check=val.parse_postprocess, metavar="STEPS")
+        "Put steps after the model into the artifact: softmax, sigmoid, argmax, topk=5, "
+        "softmax,topk=5, or sigmoid,nms; output=NAME selects the output.", Panel.INPUT,
+        commands=On.MAKING, parse=val.parse_postprocess, check=val.parse_postprocess,
+        metavar="STEPS")
     strict: bool = switch(
         "no-strict", "Accept missing, unexpected or misshapen weights, with a note.",
         commands=On.LOADING - On.BENCHMARK,

@@ -87,7 +87,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         samples: real samples beside specs: a file, `package.module:loader`, or example inputs.
         include_preprocess: put the preprocessing that `meta` declares into the artifact, whose
             input is then the uint8 image in RGB, (N, height, width, channels).
-        postprocess: steps after the model to put into it, as `"softmax,topk=5"`.
+        postprocess: steps after the model to put into it, as `"softmax,topk=5"` or `"sigmoid,nms"`.
         strict: refuse missing or unexpected weights.
         allow_pickle: read full pickles.
         trust: open a checkpoint that is a program: TorchScript, `.pt2`.
