@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, product
@@ -43,6 +44,21 @@ class InnerModel:
         self.steps = find_steps(eager.model.module)
         self._eager = eager
 
+    @contextmanager
+    def use_image(self, image: Array | None) -> Iterator[None]:
+        """Give the module this image in each call within the context; None changes nothing."""
+        steps = self.steps
+        if steps is None:
+            yield
+            return
+        hook = self._eager.model.module.get_submodule("model").register_forward_pre_hook(
+            lambda _, *call: _replace_image(steps, image, *call), with_kwargs=True
+        )
+        try:
+            yield
+        finally:
+            hook.remove()
+
     def run(
         self, arrays: Feed, *, image: Array | None = None, activation: str | None = None
     ) -> tuple[Outputs, Array | None]:
@@ -58,17 +74,12 @@ class InnerModel:
             return self._eager.model.run(arrays), None
 
         inner = self._eager.model.module.get_submodule("model")
-        hooks = (
-            inner.register_forward_pre_hook(
-                lambda _, *call: _replace_image(steps, image, *call), with_kwargs=True
-            ),
-            inner.register_forward_hook(lambda *call: held.append(call[-1])),
-        )
+        hook = inner.register_forward_hook(lambda *call: held.append(call[-1]))
         try:
-            outputs = self._eager.model.run(arrays)
+            with self.use_image(image):
+                outputs = self._eager.model.run(arrays)
         finally:
-            for hook in hooks:
-                hook.remove()
+            hook.remove()
         if steps.after is None:
             return outputs, None
         if activation is not None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..calibration.sample_content import SampleError
 from ..checkpoints.image_steps import make_scale_constants, preprocess_images
-from ..core.contract import Array, Outputs
+from ..core.contract import Array, Feed, Outputs
 from ..core.errors import CheckpointError, Hint, UsageError
 from ..core.findings import PipelineDrift
 from ..core.kinds import Precision
@@ -26,6 +26,7 @@ from ..validators.judge import ReferenceOutputs
 from ..validators.metrics import CLASSES, Measures, measure_arrays, to_decibel
 from ..validators.tolerance import TOLERANCES
 from .eager_reference import EagerReference
+from .float64_reference import SHARES
 from .pipeline_causes import (
     TORCH_FILTERS,
     Cause,
@@ -33,6 +34,7 @@ from .pipeline_causes import (
     read_images_as,
     read_images_with_torch,
 )
+from .suppression_choices import OwnBoxes, SuppressedModel
 
 _FACTOR = 2.0  # times the effect of Pillow's rounding
 _EXPLAINED = 3  # feeds on which a cause must explain the difference
@@ -90,6 +92,7 @@ def measure_drifts(
 ) -> tuple[tuple[PipelineDrift, ...], PipelineProblem | None]:
     """Return the drift of each output on its worst feed, and what is wrong if it is too large."""
     meter = _DriftMeter(eager, replies)
+    replies = [meter.follow_boxes(one) for one in replies]
     found = [
         meter.measure(reply, name)
         for reply in replies
@@ -140,7 +143,7 @@ class _DriftMeter:
     """Measures outputs, with what Pillow's rounding does to them on each feed."""
 
     def __init__(self, eager: EagerReference, replies: Sequence[PipelineReply]) -> None:
-        self._inner = InnerModel(eager)
+        self._inner, self._suppressed = InnerModel(eager), SuppressedModel.of(eager)
         self._rounded: dict[str, list[tuple[Outputs, Array | None]]] = {}
         by_name: dict[str, list[Measures]] = {}
         for reply in replies:
@@ -224,15 +227,23 @@ class _DriftMeter:
 
     def _round_image(self, reference: ReferenceOutputs) -> list[tuple[Outputs, Array | None]]:
         """Return what the model makes of Pillow's image, and of its errors at other places."""
+        known = self._rounded.get(reference.feed.name)
+        if known is None:
+            arrays = reference.feed.arrays
+            runs = (self._inner.run(arrays, image=one) for one in self._list_images(arrays))
+            shapes = [one.shape for one in reference.outputs.values()]
+            known = [run for run in runs if [one.shape for one in run[0].values()] == shapes]
+            self._rounded[reference.feed.name] = known
+        return known
+
+    def _list_images(self, arrays: Feed) -> list[Array]:
         import numpy as np
         import torch
 
-        steps, known = self._inner.steps, self._rounded.get(reference.feed.name)
-        if known is not None:
-            return known
+        steps = self._inner.steps
         if steps is None or steps.before is None or not steps.before.resize:
             return []
-        before, images = steps.before, reference.feed.arrays[steps.image]
+        before, images = steps.before, arrays[steps.image]
         constants = make_scale_constants(before)
         ours = to_array(preprocess_images(torch.from_numpy(images.copy()), before, constants))
         noise = read_images_as(images, before) - ours
@@ -240,12 +251,32 @@ class _DriftMeter:
         others = [noise, -noise, np.roll(noise, 1, axes), np.flip(noise, axes)]
         if before.interpolation in TORCH_FILTERS:  # it clips at other places than Pillow
             others.append(read_images_with_torch(images, before, antialias=True) - ours)
-        arrays = reference.feed.arrays
-        runs = (self._inner.run(arrays, image=(ours + one).astype(np.float32)) for one in others)
-        shapes = [one.shape for one in reference.outputs.values()]
-        found = [run for run in runs if [one.shape for one in run[0].values()] == shapes]
-        self._rounded[reference.feed.name] = found
-        return found
+        return [(ours + one).astype(np.float32) for one in others]
+
+    def follow_boxes(self, reply: PipelineReply) -> PipelineReply:
+        """Put eager's values of the boxes that the pipeline chose in place of eager's own choice.
+
+        A choice that is not right within roundoff and the rounding is left for `measure` to refuse.
+        """
+        import numpy as np
+
+        if self._suppressed is None:
+            return reply
+        reference, arrays = reply.reference, reply.reference.feed.arrays
+        own = self._suppressed.find_boxes(arrays)
+        noise = self._suppressed.measure_noise(own, arrays, SHARES[Precision.FP32])
+        corners, scores = noise.corners, noise.scores
+        for image in self._list_images(arrays):
+            with self._inner.use_image(image):
+                moved = self._suppressed.find_boxes(arrays)
+            corners = np.maximum(corners, _FACTOR * np.abs(moved.corners - own.corners))
+            scores = np.maximum(scores, _FACTOR * np.abs(moved.scores - own.scores))
+        errors = OwnBoxes(corners=corners, scores=scores)
+        made, problem = self._suppressed.follow(reply.outputs, own, errors)
+        if problem:
+            return reply
+        outputs = {**reference.outputs, **made}
+        return replace(reply, reference=replace(reference, outputs=outputs))
 
     def find_cause(self, replies: Sequence[PipelineReply]) -> Cause | None:
         """Return the single change of the model that makes it the pipeline; None without one."""
