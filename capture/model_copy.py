@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from ..checkpoints.enclosed_module import find_steps
 from ..checkpoints.factory import import_object
 from ..checkpoints.method_wrapper import find_owner, rebind_method
-from ..core.errors import CheckpointError, ConversionError, Hint, Option, UsageError, first_line
-from ..core.nested_values import OBJECT_SPEC
+from ..core.errors import CheckpointError, ConversionError, UsageError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,12 +99,6 @@ def apply_patch(module: torch.nn.Module, spec: str) -> torch.nn.Module:
     """
     from torch import nn
 
-    if not OBJECT_SPEC.fullmatch(spec):
-        raise UsageError(
-            f"--patch {spec!r} is not of the form PKG.MOD:FN",
-            hint=Hint("for example ", Option("patch", "nets:fast")),
-            option="patch",
-        )
     function = import_object(spec, "--patch")
     if not callable(function) or isinstance(function, nn.Module):
         raise UsageError(

@@ -6,7 +6,14 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..core.call import Binding, bind_inputs
-from ..core.errors import CheckpointError, ErrorCode, Hint, Option, unknown_name_error
+from ..core.errors import (
+    CheckpointError,
+    ErrorCode,
+    Hint,
+    Option,
+    UsageError,
+    unknown_name_error,
+)
 from ..core.process import end_forked_copies
 from ..core.torch_tools import to_array
 from .checkpoint_loader import modules_in_training
@@ -296,6 +303,8 @@ class Eager(EagerVariants):
         try:
             with torch.no_grad(), end_forked_copies():
                 value = self._binding.call(self._module, given)
+        except UsageError:  # of steps around the module, which any feed raises
+            raise
         except Exception as error:
             form = describe_feed(feed, self.inputs)
             raise make_rejection(error, form, find_steps(self._module)) from error

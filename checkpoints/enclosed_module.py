@@ -8,10 +8,18 @@ from weakref import WeakKeyDictionary
 
 from ..core.call import Parameter
 from ..core.dims import Dim
-from ..core.errors import ErrorCode, Hint, Option, UsageError
-from ..core.postprocess import CLASS_IDS, PROBABILITIES, SCORES, Postprocess, class_axis
+from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
+from ..core.postprocess import (
+    CLASS_IDS,
+    PROBABILITIES,
+    SCORES,
+    Postprocess,
+    Suppression,
+    class_axis,
+)
 from ..core.preprocess import CHANNELS, Preprocess
 from ..core.signature import InputSpec
+from .box_suppression import suppress_boxes
 from .image_steps import make_scale_constants, preprocess_images
 from .module_outputs import split_outputs
 
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
 
     Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
+_RANK, _SIDES = 3, 4  # dims of boxes and scores, numbers of a box
 _FIXED = {"main_input_name"}  # attributes by which a module is called
 # The steps of each wrapper class; not attributes, which a copy or a script would include.
 _STEPS: WeakKeyDictionary[type, EnclosedSteps] = WeakKeyDictionary()
@@ -65,39 +74,123 @@ class EnclosedSteps:
         if self.after is None:
             return value
         tensors = split_outputs(value).tensors
-        name = find_class_output(tensors, self.after)
+        name, boxes, steps = find_class_output(tensors, self.after), "", self.after
+        if steps.nms is None:
+            made = apply_postprocess(tensors[name], steps)
+        else:
+            boxes = find_box_output(tensors, name, steps.nms)
+            scores = activate_scores(tensors[name], steps)
+            made = suppress_boxes(tensors[boxes], scores, steps.nms)
         found: dict[str, torch.Tensor] = {}
         for key, tensor in tensors.items():
-            found |= apply_postprocess(tensor, self.after) if key == name else {key: tensor}
+            if key not in (name, boxes) and key in made:
+                raise _output_error(f"the steps make {key!r}, which the model has as well")
+            found |= made if key == name else {} if key == boxes else {key: tensor}
         return found
 
 
 def find_class_output(tensors: Tensors, steps: Postprocess) -> str:
-    """Return the output that the steps apply to.
+    """Return the output that the steps apply to: for `nms`, the scores.
 
     Raises:
-        ValueError: there is none of its name, or several without one.
+        UsageError: there is none of its name, or several without one.
     """
+    if steps.nms is not None:
+        return _find_scores(tensors, steps.nms)
     if steps.output:
-        if steps.output not in tensors:
-            raise ValueError(f"--postprocess: the model has no output {steps.output!r}")
-        return steps.output
+        return _require_output(tensors, steps.output)
     able = [name for name, one in tensors.items() if one.is_floating_point() and one.dim() > 1]
     if len(able) != 1:
-        names = ", ".join(able or tensors)
-        raise ValueError(f"--postprocess needs output=NAME, as the model has {names}")
+        raise _output_error(f"needs a name, as the model has {', '.join(able or tensors)}",
+                            replace(steps, output="NAME"))  # fmt: skip
     return able[0]
+
+
+def _output_error(problem: str, steps: Postprocess | None = None) -> UsageError:
+    hint = "return boxes (N, M, 4) and scores (N, M, C) from forward, and name them if need be"
+    return UsageError(
+        f"--postprocess: {problem}",
+        hint=hint if steps is None else Hint("give ", Option("postprocess", str(steps))),
+        option="postprocess",
+        code=ErrorCode.INVALID_VALUE,
+    )
+
+
+def _require_output(tensors: Tensors, name: str) -> str:
+    if name not in tensors:
+        raise unknown_name_error("output in --postprocess:", name, tuple(tensors))
+    return name
+
+
+def _find_scores(tensors: Tensors, steps: Suppression) -> str:
+    """Return the output (N, M, C) that is not the boxes (N, M, 4)."""
+    if steps.scores:
+        name = _require_output(tensors, steps.scores)
+    else:
+        able = _list_detections(tensors)
+        boxes = steps.boxes or next((one for one in able if tensors[one].shape[2] == _SIDES), "")
+        rest = [one for one in able if one != boxes]
+        if len(rest) != 1 or (not steps.boxes and tensors[rest[0]].shape[2] == _SIDES):
+            raise _unnamed_error(tensors, steps)
+        name = rest[0]
+    if tensors[name].dim() != _RANK or not tensors[name].is_floating_point():
+        raise _output_error(f"{name!r} {_shape_text(tensors[name])} is not scores (N, M, C)")
+    return name
+
+
+def find_box_output(tensors: Tensors, scores: str, steps: Suppression) -> str:
+    """Return the output of boxes (N, M, 4) that belong to the scores (N, M, C).
+
+    Raises:
+        UsageError: there is none of its name, or several without one, or it has another form.
+    """
+    able = [one for one in _list_detections(tensors) if one != scores]
+    if steps.boxes:
+        able = [_require_output(tensors, steps.boxes)]
+    elif len(able) > 1:
+        able = [one for one in able if tensors[one].shape[2] == _SIDES]
+    if len(able) != 1:
+        raise _unnamed_error(tensors, steps)
+    boxes, given = tensors[able[0]], tensors[scores]
+    if boxes.dim() != _RANK or boxes.shape[2] != _SIDES or not boxes.is_floating_point():
+        raise _output_error(f"{able[0]!r} {_shape_text(boxes)} is not boxes (N, M, 4)")
+    if boxes.shape[1] != given.shape[1]:
+        raise _output_error(
+            f"{able[0]!r} {_shape_text(boxes)} and {scores!r} {_shape_text(given)} have different "
+            "numbers of boxes"
+        )
+    return able[0]
+
+
+def _unnamed_error(tensors: Tensors, steps: Suppression) -> UsageError:
+    given = ", ".join(f"{name} {_shape_text(one)}" for name, one in tensors.items())
+    named = replace(steps, boxes=steps.boxes or "NAME", scores=steps.scores or "NAME")
+    return _output_error(f"which outputs are boxes and scores is open: {given}",
+                         Postprocess(nms=named))  # fmt: skip
+
+
+def _list_detections(tensors: Tensors) -> list[str]:
+    return [name for name, one in tensors.items() if one.is_floating_point() and one.dim() == _RANK]
+
+
+def _shape_text(tensor: torch.Tensor) -> str:
+    return f"({', '.join(map(str, tensor.shape))})"
+
+
+def activate_scores(scores: torch.Tensor, steps: Postprocess) -> torch.Tensor:
+    """Apply the activation along the class dim, if there is one."""
+    import torch
+
+    if steps.activation == "softmax":
+        return torch.softmax(scores, dim=class_axis(scores.dim()))
+    return torch.sigmoid(scores) if steps.activation == "sigmoid" else scores
 
 
 def apply_postprocess(scores: torch.Tensor, steps: Postprocess) -> dict[str, torch.Tensor]:
     """Apply activation and selection along the class dim."""
     import torch
 
-    axis = class_axis(scores.dim())
-    if steps.activation == "softmax":
-        scores = torch.softmax(scores, dim=axis)
-    elif steps.activation == "sigmoid":
-        scores = torch.sigmoid(scores)
+    axis, scores = class_axis(scores.dim()), activate_scores(scores, steps)
     if steps.argmax:
         return {CLASS_IDS: torch.argmax(scores, dim=axis)}
     if steps.best:

@@ -27,6 +27,7 @@ from ..core.errors import (
 from ..core.nested_values import OBJECT_SPEC
 from ..core.signature import Dim, InputSpec
 from .loaded_module import HyperParameters, LoadedModule, Module
+from .source_positions import is_user_file
 from .user_code import code_folders, make_user_code_importable
 
 if TYPE_CHECKING:
@@ -60,12 +61,7 @@ def call_factory(
     """
     from torch import nn
 
-    if not OBJECT_SPEC.fullmatch(spec):
-        raise UsageError(
-            f"--model {spec!r} is not of the form PKG.MOD:FACTORY",
-            hint=_suggest_spec(spec),
-            option="model",
-        )
+    _check_form(spec, "--model", "FACTORY")
     with make_user_code_importable(), use_fixed_seed():  # importing may build as well
         found = _resolve_object(spec, "--model")
         if isinstance(found, nn.Module):
@@ -155,9 +151,10 @@ def import_object(spec: str, option: str) -> object:
     """Import the object `package.module:name`; `option` is the user's option for it.
 
     Raises:
-        UsageError: the module or name does not exist.
+        UsageError: the module or name does not exist, or the text has another form.
         CheckpointError: the user's module raised while it was imported.
     """
+    _check_form(spec, option, "NAME")
     with make_user_code_importable():
         return _resolve_object(spec, option)
 
@@ -169,12 +166,19 @@ def _resolve_object(spec: str, option: str) -> object:
     )
 
 
-def _suggest_spec(spec: str) -> str:
-    path, _, name = spec.partition(":")
-    if path.endswith(".py"):
-        dotted = path.removesuffix(".py").strip("./").replace("/", ".")
-        return f"write --model {dotted}:{name or 'FACTORY'}"
-    return "for example --model nets.resnet:build"
+def _check_form(spec: str, option: str, name: str) -> None:
+    if OBJECT_SPEC.fullmatch(spec):
+        return
+    path, _, given = spec.partition(":")
+    dotted = path.removesuffix(".py").strip("./").replace("/", ".")
+    is_file = path.endswith(".py")
+    raise UsageError(
+        f"{option} {spec!r} is not of the form PKG.MOD:{name}",
+        hint=f"write {option} {dotted}:{given or name}"
+        if is_file
+        else f"for example {option} nets.resnet:build",
+        option=option.removeprefix("--"),
+    )
 
 
 def _import_module(name: str, asked: str) -> ModuleType:
@@ -314,16 +318,19 @@ def _convert_argument(name: str, text: str, annotation: object) -> object:
         return text
 
 
-def _user_code_error(what: str, error: Exception | SystemExit) -> CheckpointError:
-    """Return the error for an exception of the user's code, with its innermost line."""
+def locate_user_code(error: BaseException) -> str:
+    """Return ` at file:line` of the innermost frame that is not installed; empty without one."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if "site-packages" not in frame.filename
-        and not frame.filename.startswith("<frozen")
-        and frame.filename not in (__file__, importlib.__file__)
+        if "site-packages" not in frame.filename and is_user_file(frame.filename)
     ]
-    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _user_code_error(what: str, error: Exception | SystemExit) -> CheckpointError:
+    """Return the error for an exception of the user's code, with its innermost line."""
+    place = locate_user_code(error)
     if isinstance(error, SystemExit):
         code = "" if error.code is None else repr(error.code)
         return CheckpointError(

@@ -295,3 +295,35 @@ class Histogram:
     edges: tuple[float, ...]
     eager: tuple[int, ...]
     artifact: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineDrift:
+    """How far an output of eager is from the user's Python pipeline, on the feed nearest its limit.
+
+    `sqnr` and `allowed`, its limit, are in dB; None if both are equal or there is no signal. Over
+    all feeds, `differing` of `compared` best classes differ, or of all values if these are whole
+    numbers (`is_whole`).
+    """
+
+    output: str
+    feed: str
+    max_abs: float | None
+    sqnr: float | None
+    allowed: float | None
+    is_whole: bool = False
+    compared: int = 0
+    differing: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineComparison:
+    """A Python pipeline that agrees with eager: `package.module:function`, and its file's digest.
+
+    `drifts` has an entry for each output, over `feeds` feeds.
+    """
+
+    function: str
+    sha256: str
+    feeds: int
+    drifts: tuple[PipelineDrift, ...]

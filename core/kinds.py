@@ -115,6 +115,10 @@ class ErrorCode(_Code):
         "steps-differ", "steps inside the model compute something else than what is declared",
         "preprocess or postprocess outside of the model",
     )
+    PIPELINE_DIFFERS = (
+        "pipeline-differs", "the user's Python pipeline and the model give other outputs",
+        "declare its steps, or correct it: [Against your pipeline](metadata.md)",
+    )
     MISFIT_WEIGHTS = (
         "misfit-weights", "the weights do not fit the module",
         "build the module as it was trained (`--model-arg`), or load the rest with `--no-strict`",

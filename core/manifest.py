@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from .compile_records import CompiledVerdict
 from .errors import Hint, MissingError, Option, RunnerError
 from .external_runtime import ExternalVerdict
-from .findings import BranchRecord, FeedRecord, Localisation, Warned
+from .findings import BranchRecord, FeedRecord, Localisation, PipelineComparison, Warned
 from .kinds import Precision
 from .model_meta import ModelMeta
 from .records import Artifact, Attempt, Checkpoint, Dependencies, FileRecord, artifact_names
@@ -99,7 +99,8 @@ class Manifest:
     of `modelc debug`. `needs` are the dependencies besides the request, `replaced` what
     `--overwrite` moved aside, if still there. `compiled` are the verdicts on torch.compile,
     `external` those on artifacts as other runtimes ran them.
-    `meta` is what was declared of the model; each artifact has it inside.
+    `meta` is what was declared of the model; each artifact has it inside. `pipeline` is the user's
+    Python pipeline that eager agrees with.
     """
 
     modelc: str
@@ -124,6 +125,7 @@ class Manifest:
     compiled: tuple[CompiledVerdict, ...] = ()
     external: tuple[ExternalVerdict, ...] = ()
     meta: ModelMeta = field(default_factory=ModelMeta)
+    pipeline: PipelineComparison | None = None
     schema_version: int = field(default=SCHEMA_VERSION)
     seal: str = field(default="", compare=False)  # last: it covers the text before it
 

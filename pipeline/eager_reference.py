@@ -14,7 +14,7 @@ from ..checkpoints.weight_loading import find_nonfinite_weights
 from ..core.contract import Array, Feed, Outputs
 from ..core.dims import check_typos
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, unknown_name_error
-from ..core.findings import SIZED
+from ..core.findings import SIZED, PipelineComparison
 from ..core.grammar import parse_input
 from ..core.kinds import SkippedCheck
 from ..core.manifest import FeedPlan
@@ -58,6 +58,7 @@ class EagerReference:
     that eager rejects the feed. `moved` caches how far noise moves an output, by digest of the feed
     and output. `stamp` guards the checkpoint from before it was loaded. `given` holds the user's
     own samples. `stored` says how references of another host are used, if there are any.
+    `pipeline` is the user's pipeline with the same outputs.
     """
 
     checkpoint: Checkpoint
@@ -74,6 +75,7 @@ class EagerReference:
     given: UserSamples | None = None
     moved: dict[str, float] = field(default_factory=dict)
     stored: StoredUse | None = None
+    pipeline: PipelineComparison | None = None
 
     @property
     def has_source(self) -> bool:

@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..calibration.sample_reader import feed_digest
+from ..checkpoints.enclosed_module import find_steps
 from ..core.contract import Array, Outputs
 from ..core.errors import CheckpointError
+from ..core.kinds import Precision
 from ..core.verdict import Tolerance, Verdict
 from ..validators.apply_tolerance import GROSS_ERROR, find_gross_outputs
 from ..validators.edge_case_feeds import find_batch_dim
@@ -26,6 +28,20 @@ if TYPE_CHECKING:
 FLOAT64_STEP = "float64 reference"
 FP32_ROUNDING = 2.0**-24
 NOISE_PAIRS = 3  # seven draws with eager's own; their RMS is far off with probability 1e-3
+# Pairs of draws with opposite signs: on an exact tie, one of each pair gives the other result.
+PAIRS = 4
+# Relative perturbation of weights and inputs: about the error of rounding in a layer at each
+# precision (32 units of roundoff for fp32, since sums accumulate; one for fp16 and bf16; int8 and
+# fp8 have about 20 dB, int4 has 14).
+SHARES = {
+    Precision.FP32: 2e-6,
+    Precision.FP16: 1e-3,
+    Precision.BF16: 8e-3,
+    Precision.INT8: 0.1,
+    Precision.FP8: 0.1,
+    Precision.INT4: 0.2,
+}
+_ROUGH_TOLERANCE = 1e-4  # share of the signal: 80 dB
 # Beside the longest row, feeds (at least) that estimate eager's usual float32 error.
 _MAX_OTHERS = 3
 
@@ -61,7 +77,8 @@ def add_exact(
 ) -> tuple[ReferenceOutputs, ...]:
     """Add float64 outputs to these feeds; drop all of them if float64 cannot run.
 
-    Feeds with settled ties get none, since float64 may settle them differently.
+    Feeds with settled ties get none, since float64 may settle them differently; nor do feeds on
+    which float64 suppresses other boxes.
     """
     found = tuple(
         replace(one, exact=exact)
@@ -69,6 +86,7 @@ def add_exact(
         and one.feed.name in feeds
         and not one.settled
         and (exact := run_float64(one, eager)) is not None
+        and _has_same_boxes(exact, one, eager)
         else one
         for one in references
     )
@@ -241,11 +259,45 @@ def add_noise_draws(
     ties get no draws, since a perturbation may settle the ties differently, which is not noise.
     """
     return tuple(
-        replace(one, again=_draw_noise(one, eager), sequential=_run_sequential(one, eager))
+        _add_draws(one, eager)
         if one.feed.name in feeds and not one.settled and not one.again
         else one
         for one in references
     )
+
+
+def _add_draws(one: ReferenceOutputs, eager: EagerReference) -> ReferenceOutputs:
+    """Add the draws that suppress the same boxes as eager, if the model suppresses boxes."""
+    again = tuple(draw for draw in _draw_noise(one, eager) if _has_same_boxes(draw, one, eager))
+    found = _run_sequential(one, eager)
+    same = found is not None and _has_same_boxes(found, one, eager)
+    return replace(one, again=again, sequential=found if same else None)
+
+
+def _has_same_boxes(found: Outputs, one: ReferenceOutputs, eager: EagerReference) -> bool:
+    """Whether roundoff left the same boxes; always true if the model suppresses none.
+
+    Other boxes would be taken for a large noise, within which a wrong artifact might pass.
+    """
+    steps = find_steps(eager.model.module) if eager.has_source else None
+    if steps is None or steps.after is None or steps.after.nms is None:
+        return True
+    return not any(
+        is_apart(found[name], one.outputs[name]) for name in steps.after.outputs if name in found
+    )
+
+
+def is_apart(array: Array, other: Array) -> bool:
+    """Return whether values differ by more than roundoff: a tie went otherwise."""
+    import numpy as np
+
+    if array.shape != other.shape:
+        return True
+    if array.dtype.kind != "f":
+        return bool((array != other).any())
+    truth = np.nan_to_num(other.astype(np.float64))
+    error = np.nan_to_num(array.astype(np.float64)) - truth
+    return bool(np.linalg.norm(error) > _ROUGH_TOLERANCE * np.linalg.norm(truth))
 
 
 def _run_sequential(reference: ReferenceOutputs, eager: EagerReference) -> Outputs | None:

@@ -88,9 +88,10 @@ class SourceOptions:
         "[N,height,width,C] in RGB.", Panel.INPUT, commands=On.MAKING, partial=True)
     postprocess: str = option(
         "", "postprocess",
-        "Put steps after the model into the artifact: softmax, sigmoid, argmax, topk=5, or "
-        "softmax,topk=5; output=NAME selects the output.", Panel.INPUT, commands=On.MAKING,
-        parse=val.parse_postprocess, check=val.parse_postprocess, metavar="STEPS")
+        "Put steps after the model into the artifact: softmax, sigmoid, argmax, topk=5, "
+        "softmax,topk=5, or sigmoid,nms; output=NAME selects the output.", Panel.INPUT,
+        commands=On.MAKING, parse=val.parse_postprocess, check=val.parse_postprocess,
+        metavar="STEPS")
     strict: bool = switch(
         "no-strict", "Accept missing, unexpected or misshapen weights, with a note.",
         commands=On.LOADING - On.BENCHMARK,
@@ -178,6 +179,12 @@ class ConversionOptions:
         "unchanged. Repeatable.",
         Panel.CAPTURE, commands=On.MAKING, many=True, check=val.check_spec,
         partial=True, metavar="PKG.MOD:FN")
+    against_pipeline: str | None = option(
+        None, "against-pipeline",
+        "Your Python pipeline, a function that takes what the artifact takes and returns its "
+        "outputs: the model must agree with it on all feeds before it is converted.",
+        Panel.VALIDATION, commands=On.MAKING, check=val.check_spec, partial=True,
+        metavar="PKG.MOD:FN")
     depends: tuple[str, ...] = option(
         (), "depends",
         "Dependencies of the model besides its modules and the files that its code opens in the "

@@ -24,6 +24,8 @@ from .extra_sizes import add_size_feeds
 from .float64_reference import (
     FP32_ROUNDING,
     NOISE_PAIRS,
+    PAIRS,
+    SHARES,
     find_movement,
     is_tested_for_stability,
     run_float64,
@@ -44,7 +46,6 @@ from .reference_file import (
     tie_variant,
 )
 from .reply_evidence import beyond_feeds
-from .rounding_ties import PAIRS, SHARES
 from .run_context import StepWork
 
 _SIGNS = (1, -1)

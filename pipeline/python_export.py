@@ -57,6 +57,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     narrow: bool = False,
     guard: bool = False,
     meta: Mapping[str, object] | ModelMeta | None = None,
+    against_pipeline: str | None = None,
     capture_timeout: float = CAPTURE_TIMEOUT,
     overwrite: bool = False,
     lowering: Lowering | None = None,
@@ -86,7 +87,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         samples: real samples beside specs: a file, `package.module:loader`, or example inputs.
         include_preprocess: put the preprocessing that `meta` declares into the artifact, whose
             input is then the uint8 image in RGB, (N, height, width, channels).
-        postprocess: steps after the model to put into it, as `"softmax,topk=5"`.
+        postprocess: steps after the model to put into it, as `"softmax,topk=5"` or `"sigmoid,nms"`.
         strict: refuse missing or unexpected weights.
         allow_pickle: read full pickles.
         trust: open a checkpoint that is a program: TorchScript, `.pt2`.
@@ -102,6 +103,8 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         guard: put a check of the domain into an ONNX, so that its runtime fails outside of it.
         meta: class names, preprocessing, tokenizer, licence to put into artifacts: keys as of
             `[models.NAME.meta]`, or a record.
+        against_pipeline: a function (`"package.module:fn"`) that the model must agree with before
+            it is converted: it takes what the artifact takes, and returns its outputs.
         capture_timeout: seconds of torch's symbolic solver in one attempt at a capture.
         overwrite: move another checkpoint's artifacts in `out` away.
         lowering: calibration data and quantizer of INT8, what stays in floating point.
@@ -157,6 +160,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             narrow=narrow,
             guard=guard,
             meta=_read_meta(meta),
+            against_pipeline=against_pipeline,
             capture_timeout=capture_timeout,
             overwrite=overwrite,
             lowering=lowering or Lowering(),

@@ -13,7 +13,7 @@ from ..validators.masked_rows import count_padded_positions, drop_masked_row
 from ..validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 from ..validators.ruling import Ruling
 from .eager_reference import EagerReference
-from .float64_reference import add_exact, has_same_shapes
+from .float64_reference import PAIRS, SHARES, add_exact, has_same_shapes, is_apart
 from .reply_evidence import (
     Evidence,
     FeedPair,
@@ -22,12 +22,12 @@ from .reply_evidence import (
     redraw,
     reply_to,
 )
+from .suppression_choices import settle_suppression
 
 if TYPE_CHECKING:
     from ..core.contract import Array, Outputs, Runner
 
 _TIE_ORDERS = {False: "the first", True: "the last"}  # of equal scores; the text goes into the note
-_ROUGH_TOLERANCE = 1e-4  # share of the signal: 80 dB
 
 
 def apply_second_looks(evidence: Evidence, eager: EagerReference) -> JudgedEvidence:
@@ -90,7 +90,11 @@ def _reference_with_order(
     exact = None
     if known:
         exact = _run_with_order(reference, eager, last=last, exact=True)
-        if exact is None or _is_apart(outputs, exact):
+        if exact is None or any(
+            is_apart(array, exact[name])
+            for name, array in outputs.items()
+            if array.dtype.kind == "f" or array.shape != exact[name].shape
+        ):
             return None  # with so high a noise floor, anything would pass
     return ReferenceOutputs(
         feed=reference.feed, outputs=outputs, exact=exact, settled=_TIE_ORDERS[last]
@@ -115,21 +119,6 @@ def _is_same_outputs(one: Outputs, other: Outputs) -> bool:
         and bool(np.array_equal(one[name], other[name], equal_nan=one[name].dtype.kind in "fc"))
         for name in one
     )
-
-
-def _is_apart(outputs: Outputs, exact: Outputs) -> bool:
-    """Return whether float64 differs from float32 by more than roundoff: a tie went otherwise."""
-    import numpy as np
-
-    for name, array in outputs.items():
-        if array.shape != exact[name].shape:
-            return True
-        if array.dtype.kind == "f":
-            truth = np.nan_to_num(exact[name].astype(np.float64))
-            error = np.nan_to_num(array.astype(np.float64)) - truth
-            if np.linalg.norm(error) > _ROUGH_TOLERANCE * np.linalg.norm(truth):
-                return True
-    return False
 
 
 def _is_decided_elsewhere(evidence: Evidence, eager: EagerReference) -> bool:
@@ -200,6 +189,7 @@ def take_plain_paths(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvi
 
 
 SECOND_LOOKS: tuple[Callable[[JudgedEvidence, EagerReference], JudgedEvidence], ...] = (
+    settle_suppression,
     redraw,
     settle_ties,
     take_plain_paths,
@@ -242,21 +232,6 @@ def _use_plain_references(
     settled = {one.feed.name: replace(one, settled=PLAIN_PATH) for one in others}
     references = (settled.get(one.feed.name, one) for one in evidence.references)
     return replace(evidence, references=tuple(references))
-
-
-# Pairs of draws with opposite signs: on an exact tie, one of each pair gives the other result.
-PAIRS = 4
-# Relative perturbation of weights and inputs: about the error of rounding in a layer at each
-# precision (32 units of roundoff for fp32, since sums accumulate; one for fp16 and bf16; int8 and
-# fp8 have about 20 dB, int4 has 14).
-SHARES = {
-    Precision.FP32: 2e-6,
-    Precision.FP16: 1e-3,
-    Precision.BF16: 8e-3,
-    Precision.INT8: 0.1,
-    Precision.FP8: 0.1,
-    Precision.INT4: 0.2,
-}
 
 
 def mark_undecided_replies(

@@ -34,6 +34,7 @@ from .output_folder import OutputFolder, open_folder
 from .pending_step import BuiltKeeper, prepare_pending
 from .plan import Step, make_plan, make_skipped_failure
 from .provenance.seals import capture_method
+from .python_pipeline import compare_pipeline, load_pipeline
 from .quantization import CalibrationCache, prepare_calibration
 from .recorded_run import has_unknown_trace, record_beside
 from .resume import (
@@ -80,11 +81,12 @@ def run(
         checkpoint = read_checkpoint(order.source, progress)
         tracker = held.enter_context(open_tracker(order, checkpoint))
         load_functions(order.custom_ops)  # fail before eager runs if one is missing
+        load_pipeline(order.against_pipeline, progress)
         known = read_known_record(order, folder, checkpoint)
         folder.claim(step.file for step in plan)
         eager = open_reference(order.source, checkpoint, order.judging, progress, order.signature)
         check_preloaded()  # a model may also change them while it runs
-        order = _check_by_model(order, plan, eager, progress)
+        order, eager = _check_by_model(order, plan, eager, progress)
         note_other_meta(known, order, progress)
         manifest = begin_record(order, folder, eager, known, tell)
         manifest = update_branches(manifest, eager, order.judging.accept, progress)
@@ -124,20 +126,22 @@ def _execute_steps(left: Sequence[Step], manifest: Manifest, context: RunContext
 
 def _check_by_model(
     order: Order, plan: Sequence[Step], eager: EagerReference, progress: Progress
-) -> Order:
-    """Check what can be checked once the model is open; return the order with its metadata whole.
+) -> tuple[Order, EagerReference]:
+    """Check what can be checked once the model is open; complete the metadata.
 
     Raises:
         UsageError: a setting or the metadata contradicts the model.
+        CheckpointError: steps inside the model, or the user's pipeline, compute something else.
     """
     for step in plan:
         if isinstance(step.target, SettingsChecked):
             step.target.check_settings(eager.signature, order.settings)
     check_enclosed(eager, progress)
+    eager = replace(eager, pipeline=compare_pipeline(order.against_pipeline, eager, progress))
     data = None if order.measuring is None else order.measuring.data
     images = [one.preprocess for one in (order.lowering.calibration, data) if one is not None]
     used = next(filter(None, images), None)
-    return replace(order, meta=complete_meta(order.meta or ModelMeta(), eager, used))
+    return replace(order, meta=complete_meta(order.meta or ModelMeta(), eager, used)), eager
 
 
 def _locate(order: Order, progress: Progress) -> Order:

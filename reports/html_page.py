@@ -24,6 +24,7 @@ from .result_rows import (
     sqnr_text,
     verdict_outcome,
 )
+from .summary import PIPELINE_HEAD, pipeline_rows, pipeline_text
 from .text_format import count_text, day_text, digest_text
 
 GENERATOR_NAME = "modelc report"
@@ -44,6 +45,7 @@ def render_html(manifest: Manifest, commands: Sequence[ReplayCommand] = ()) -> s
         ("verdicts", "Verdicts by feed", html_verdicts.matrix_section(rows, manifest)),
         ("reasons", "Reasons", html_verdicts.reasons_section(rows)),
         ("runtimes", "Other runtimes", runtimes_section(manifest)),
+        ("pipeline", "Your Python pipeline", pipeline_section(manifest)),
     ]
     sections: list[_PageSection] = [
         *(verdicts if rows else ()),
@@ -186,6 +188,16 @@ def runtimes_section(manifest: Manifest) -> Markup | None:
     rows = [_runtime_cells(one, manifest) for one in manifest.external]
     head = ("artifact", "runtime", "versions", ">SQNR dB", ">here", "verdict", "note")
     return card_table("Verdicts in other runtimes", *head, rows=rows) if rows else None
+
+
+def pipeline_section(manifest: Manifest) -> Markup | None:
+    """Return how far the model is from the user's Python pipeline, or None."""
+    found, rows = manifest.pipeline, pipeline_rows(manifest)
+    if found is None:
+        return None
+    digest = f", sha256 {digest_text(found.sha256)}" if found.sha256 else ""
+    where = tag("p", pipeline_text(manifest), digest, class_="quiet")
+    return join([where, table_tag("Distance from the pipeline", *PIPELINE_HEAD, rows=rows)])
 
 
 def _runtime_cells(one: ExternalVerdict, manifest: Manifest) -> tuple[Child, ...]:

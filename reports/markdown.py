@@ -19,7 +19,7 @@ from .result_rows import (
     overall_outcome,
     sensitivity_lines,
 )
-from .summary import SUMMARY_HEAD, deployment_answer, summary_lines
+from .summary import SUMMARY_HEAD, deployment_answer, pipeline_text, summary_lines
 from .text_format import (
     NO_VALUE,
     count_text,
@@ -127,7 +127,7 @@ def _layer_line(one: Localisation) -> str:
 
 
 def _note_lines(rows: Iterable[ResultRow], manifest: Manifest) -> list[str]:
-    own = [f"- {as_prose(note)}" for note in manifest.notes]
+    own = [f"- {as_prose(note)}" for note in (*manifest.notes, pipeline_text(manifest)) if note]
     return own + [
         f"- {code_span(row.name)}: {as_prose(note)}" for row in rows for note in row.notes
     ]

@@ -23,9 +23,11 @@ from .text_format import (
     NO_VALUE,
     count_text,
     decibel_text,
+    figure_text,
     milliseconds_text,
     one_line,
     percent_text,
+    ratio,
     readable_sizes,
 )
 
@@ -234,3 +236,39 @@ def _limits_in_order(within: Tolerance, order: Mapping[str, str]) -> str:
     given = [name for name in _LIMIT_OPTIONS if mine[name] != usual[name] or order.get(name)]
     limits = [f"{_LIMIT_OPTIONS[name]} {mine[name]:g}" for name in given or _LIMIT_OPTIONS]
     return f"{', '.join(limits)} {'replaces' if len(limits) == 1 else 'replace'}"
+
+
+PIPELINE_HEAD = ("output", "feed", ">max abs", ">SQNR dB", ">allowed", ">other classes or numbers")
+
+
+def pipeline_rows(manifest: Manifest) -> list[tuple[str, ...]]:
+    """Return how far the model is from the user's Python pipeline, a row for each output."""
+    drifts = () if manifest.pipeline is None else manifest.pipeline.drifts
+    return [
+        (
+            one.output,
+            one.feed,
+            figure_text(one.max_abs) if one.max_abs else "equal",
+            NO_VALUE if one.is_whole else figure_text(one.sqnr, ".1f"),
+            figure_text(one.allowed, ".1f"),
+            f"{one.differing} of {one.compared}" if one.compared else NO_VALUE,
+        )
+        for one in drifts
+    ]
+
+
+def pipeline_text(manifest: Manifest) -> str:
+    """Return one sentence on the user's Python pipeline; empty if there was none."""
+    found = manifest.pipeline
+    if found is None:
+        return ""
+    parts = []
+    for one in found.drifts:
+        level = "" if one.is_whole else ratio(one.sqnr) if one.max_abs else "equal"
+        what = "" if one.is_whole else "best classes "
+        other = f"{one.differing} of {one.compared} {what}differ" if one.compared else ""
+        parts.append(f"{one.output} {', '.join(filter(None, (level, other)))}")
+    return (
+        f"the model agrees with {found.function} on {count_text(found.feeds, 'feed')}: "
+        f"{'; '.join(parts)}"
+    )

@@ -17,7 +17,8 @@ from ...core.contract import Array, Feed
 from ...core.errors import CheckpointError
 from ...core.kinds import Precision
 from ...core.target_extensions import Probe, ProbeNode
-from ..rounding_ties import PAIRS, SHARES, mark_undecided
+from ..float64_reference import PAIRS, SHARES
+from ..rounding_ties import mark_undecided
 from .layer_anchors import Anchor, find_anchors, resolve_scopes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modelc.core.errors import UsageError
-from modelc.core.postprocess import Postprocess, class_axis
+from modelc.core.postprocess import Postprocess, Suppression, class_axis
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,9 @@ def test_steps_read_back_and_name_their_outputs(text: str, outputs: tuple[str, .
 @pytest.mark.parametrize(
     "text",
     ["", "soft", "topk", "topk=0", "topk=x", "topk=-1", "argmax,softmax", "softmax,softmax",
-     "argmax,topk=3", "output=x", "nms=0.5", "softmax,topk=99999999"],
+     "argmax,topk=3", "output=x", "nms=0.5", "softmax,topk=99999999", "nms,topk=5", "nms,iou=2",
+     "nms,iou=nan", "nms,max=0", "nms,max=1.5", "nms,candidates=9999", "nms,form=xywh",
+     "nms,output=x", "nms,boxes=x,scores=x", "nms,sigmoid", "nms,iou=0.4,iou=0.5", "iou=0.4"],
 )  # fmt: skip
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
@@ -36,3 +38,11 @@ def test_other_texts_are_refused(text: str) -> None:
 
 def test_the_axis_of_classes_follows_the_rank() -> None:
     assert [class_axis(rank) for rank in (2, 3, 4)] == [1, -1, 1]
+
+
+def test_nms_records_its_numbers_and_reads_them_back() -> None:
+    steps = Postprocess.parse("sigmoid,nms,iou=0.45,boxes=places,form=cxcywh")
+    assert steps.nms == Suppression(iou=0.45, boxes="places", corners=False)
+    assert Postprocess.parse(str(steps)) == steps
+    assert "score=0.25,max=100,candidates=1000" in str(steps)
+    assert steps.outputs == ("boxes", "scores", "class_ids", "count")
