@@ -131,7 +131,7 @@ def _find_scores(tensors: Tensors, steps: Suppression) -> str:
         boxes = steps.boxes or next((one for one in able if tensors[one].shape[2] == _SIDES), "")
         rest = [one for one in able if one != boxes]
         if len(rest) != 1 or (not steps.boxes and tensors[rest[0]].shape[2] == _SIDES):
-            raise _unnamed_error(tensors, steps)
+            raise _names_error(tensors, steps)
         name = rest[0]
     if tensors[name].dim() != _RANK or not tensors[name].is_floating_point():
         raise _output_error(f"{name!r} {_shape_text(tensors[name])} is not scores (N, M, C)")
@@ -150,7 +150,7 @@ def find_box_output(tensors: Tensors, scores: str, steps: Suppression) -> str:
     elif len(able) > 1:
         able = [one for one in able if tensors[one].shape[2] == _SIDES]
     if len(able) != 1:
-        raise _unnamed_error(tensors, steps)
+        raise _names_error(tensors, steps)
     boxes, given = tensors[able[0]], tensors[scores]
     if boxes.dim() != _RANK or boxes.shape[2] != _SIDES or not boxes.is_floating_point():
         raise _output_error(f"{able[0]!r} {_shape_text(boxes)} is not boxes (N, M, 4)")
@@ -162,7 +162,7 @@ def find_box_output(tensors: Tensors, scores: str, steps: Suppression) -> str:
     return able[0]
 
 
-def _unnamed_error(tensors: Tensors, steps: Suppression) -> UsageError:
+def _names_error(tensors: Tensors, steps: Suppression) -> UsageError:
     given = ", ".join(f"{name} {_shape_text(one)}" for name, one in tensors.items())
     named = replace(steps, boxes=steps.boxes or "NAME", scores=steps.scores or "NAME")
     return _output_error(f"which outputs are boxes and scores is open: {given}",

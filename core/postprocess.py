@@ -15,7 +15,8 @@ ARGMAX, TOPK, NMS, OUTPUT = "argmax", "topk", "nms", "output"
 PROBABILITIES, SCORES, CLASS_IDS = "probabilities", "scores", "class_ids"
 BOXES, COUNT = "boxes", "count"
 _MAX_K = 65_536
-_MAX_TAKEN, _MAX_CANDIDATES = 1_000, 4_096  # steps in the graph; its matrix has their square
+_MAX_TAKEN = 1_000  # steps in the graph
+_MAX_CANDIDATES = 3_839  # with one that stands for none, the most that TensorRT's TopK takes
 _FORMS = ("xyxy", "cxcywh")
 _WORDS = (*ACTIVATIONS, ARGMAX, TOPK, NMS)
 

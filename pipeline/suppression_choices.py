@@ -122,9 +122,12 @@ class SuppressedModel:
         return OwnBoxes(corners=_error_of(corners), scores=_error_of(scores))
 
     def follow(
-        self, outputs: Outputs, own: OwnBoxes, errors: OwnBoxes
+        self, outputs: Outputs, own: OwnBoxes, errors: OwnBoxes, share: float = 0.0
     ) -> tuple[dict[str, Array], str]:
-        """Return the model's own values of the boxes in `outputs`, or what is wrong with these."""
+        """Return the model's own values of the boxes in `outputs`, or what is wrong with these.
+
+        Each value may have its error, and be rounded by `share` of itself.
+        """
         import numpy as np
 
         from ..validators.box_suppression_check import find_choice
@@ -140,7 +143,7 @@ class SuppressedModel:
             if outputs[name].shape != array.shape:
                 return {}, f"{name} have the shape {outputs[name].shape}, not {array.shape}"
         for row in range(rows):
-            candidates = self._list_candidates(own, errors, row)
+            candidates = self._list_candidates(own, errors, row, share)
             found = {name: outputs[name][row] for name in made}
             choice = find_choice(candidates, found, self.nms)
             if choice.problem:
@@ -151,8 +154,10 @@ class SuppressedModel:
             made[CLASS_IDS][row, :count], made[COUNT][row] = kinds, count
         return made, ""
 
-    def _list_candidates(self, own: OwnBoxes, errors: OwnBoxes, row: int) -> Candidates:
-        """Add the roundoff of the steps themselves to the errors of a row, and bound these."""
+    def _list_candidates(
+        self, own: OwnBoxes, errors: OwnBoxes, row: int, share: float
+    ) -> Candidates:
+        """Bound the errors of a row, and add the roundoff of the steps themselves."""
         import numpy as np
 
         from ..validators.box_suppression_check import Candidates
@@ -162,15 +167,14 @@ class SuppressedModel:
         unit = _ROUNDINGS * float(np.finfo(own.corners.dtype).eps)
         sides = np.abs(finite[:, 2:] - finite[:, :2]).min(axis=1, keepdims=True)
         by_noise = np.abs(errors.corners[row]).max(axis=1, keepdims=True)
-        levels = scores[np.isfinite(scores)]
-        spread = float(np.ptp(levels)) if levels.size else 0.0
-        by_steps = (
-            unit * np.maximum(1, np.abs(np.nan_to_num(scores))) if self.steps.activation else 0
-        )
+        usable = scores[np.isfinite(scores)]
+        spread = float(np.ptp(usable)) if usable.size else 0.0
+        levels = np.abs(np.nan_to_num(scores, posinf=0, neginf=0))
+        by_steps = share * levels + (unit * np.maximum(1, levels) if self.steps.activation else 0)
         return Candidates(
             corners=corners,
             scores=scores,
-            box_error=unit * np.abs(finite).max(axis=1, keepdims=True)
+            box_error=max(unit, share) * np.abs(finite).max(axis=1, keepdims=True)
             + np.minimum(by_noise, _MOST * sides),
             score_error=by_steps + np.minimum(np.abs(errors.scores[row]), _MOST * spread),
             floor=float(own.scores.dtype.type(self.nms.score)),
@@ -229,7 +233,7 @@ def settle_suppression(judged: JudgedEvidence, eager: EagerReference) -> JudgedE
     share = SHARES[evidence.precision]
     others: dict[str, ReferenceOutputs] = {}
     for one, reply in evidence.pairs:
-        if one.feed.name in failed and not one.settled and reply.outputs is not None:
+        if one.feed.name in failed and one.settled in ("", _CHOSEN) and reply.outputs is not None:
             other = _follow_reply(one, reply.outputs, model, share)
             others |= {} if other is None else {one.feed.name: other}
     if not others:
@@ -257,12 +261,12 @@ def _follow_reply(
         largest = OwnBoxes(
             corners=np.full(own.corners.shape, np.inf), scores=np.full(own.scores.shape, np.inf)
         )
-        if model.follow(reply, own, largest)[1]:
+        if model.follow(reply, own, largest, share)[1]:
             return None  # no noise explains it; to measure noise takes runs
         errors = model.measure_noise(own, feed, share)
     except CheckpointError:
         return None
-    made, problem = model.follow(reply, own, errors)
+    made, problem = model.follow(reply, own, errors, share)
     if problem or all(np.array_equal(made[name], known[name], equal_nan=True) for name in made):
         return None
     return ReferenceOutputs(

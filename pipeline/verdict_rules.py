@@ -33,6 +33,7 @@ from ..validators.ruling import Judgment, Ruling
 from ..validators.tolerance import TOLERANCES
 from .accuracy_gate import check_accuracy
 from .branch_coverage import check_frozen, check_rewritten, check_trace
+from .eager_reference import EagerReference
 from .extra_sizes import find_rounding_origins, run_sweep
 from .fault_sensitivity import plant_faults
 from .float64_reference import add_float64, note_missing_float64
@@ -41,6 +42,7 @@ from .judge_case import JudgeRequest
 from .reply_evidence import Evidence, JudgedEvidence, beyond_feeds, reply_to
 from .restrict_values import restrict_inputs, restrict_values
 from .rounding_ties import apply_second_looks, mark_undecided_replies
+from .suppression_choices import settle_suppression
 from .worst_feed import find_worst_feed
 
 Rule: TypeAlias = Callable[[JudgeRequest, JudgedEvidence], JudgedEvidence | Ruling]
@@ -271,20 +273,28 @@ def _check_default_session(request: JudgeRequest, judged: JudgedEvidence) -> Rul
     if found.unsupported:
         note = f"does not run on {device} itself; a copy was judged: {found.failure}"
         return Ruling(notes=(note,))
-    fault = found.failure or _find_difference(found, counted, evidence)
+    fault = found.failure or _find_difference(found, counted, evidence, request.eager)
     texts = [f"with default session options: {fault}"] if fault else []
     return Ruling.fault(ReasonCode.DEFAULT_SESSION, *texts)
 
 
 def _find_difference(
-    found: DefaultOutputs, counted: list[ReferenceOutputs], evidence: Evidence
+    found: DefaultOutputs,
+    counted: list[ReferenceOutputs],
+    evidence: Evidence,
+    eager: EagerReference,
 ) -> str:
     """Return why the outputs are rejected; empty where they pass."""
     if not counted:
         return ""
     replies = [ArtifactOutputs(outputs=one) for one in found.outputs]
     verdict = evidence.compare(references=counted, replies=replies)
-    return "" if verdict.passed else verdict.reason
+    if verdict.passed:
+        return ""
+    alone = replace(evidence, references=tuple(counted), replies=tuple(replies))
+    judged = JudgedEvidence.of(alone)
+    settled = settle_suppression(judged, eager)
+    return "" if settled is not judged and settled.passed else verdict.reason
 
 
 def _note_record(request: JudgeRequest, _: JudgedEvidence) -> Ruling:

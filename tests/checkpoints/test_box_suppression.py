@@ -30,7 +30,7 @@ def greedy(boxes: torch.Tensor, scores: torch.Tensor, steps: Suppression) -> Ima
     return [(boxes[b].tolist(), float(scores[b, kind]), kind) for b, kind in kept[: steps.most]]
 
 
-def found(boxes: torch.Tensor, scores: torch.Tensor, steps: Suppression) -> list[Image]:
+def list_images(boxes: torch.Tensor, scores: torch.Tensor, steps: Suppression) -> list[Image]:
     """Return the same of the steps inside a model; check that 0 follows."""
     made = suppress_boxes(boxes, scores, steps)
     images = []
@@ -57,31 +57,31 @@ def test_the_boxes_are_those_of_the_loop(seed: int) -> None:
     iou, most, best = (0.3, 0.5, 0.7)[seed % 3], (3, 200)[seed % 2], (1_000, 20)[seed // 2 % 2]
     steps = Suppression(iou=iou, score=0.2, most=most, candidates=best)
     expected = [greedy(*image, steps) for image in zip(boxes, scores, strict=True)]
-    assert found(boxes, scores, steps) == expected
+    assert list_images(boxes, scores, steps) == expected
 
 
 def test_nothing_above_the_limit_and_nan_are_no_boxes() -> None:
     boxes, scores = draw(1)
     steps = Suppression(score=2.0, most=5)
-    assert found(boxes, scores, steps) == [[], []]
+    assert list_images(boxes, scores, steps) == [[], []]
     scores[:, 0] = torch.nan
     boxes[:, 1] = torch.nan
-    assert found(boxes, scores, Suppression(most=2, candidates=4))[0]
-    assert found(boxes, torch.full_like(scores, torch.nan), Suppression())[0] == []
+    assert list_images(boxes, scores, Suppression(most=2, candidates=4))[0]
+    assert list_images(boxes, torch.full_like(scores, torch.nan), Suppression())[0] == []
 
 
 def test_of_equal_boxes_with_equal_scores_one_remains_in_each_class() -> None:
     boxes, scores = torch.tensor([[[0.0, 0, 8, 8]] * 50]), torch.full((1, 50, 3), 0.5)
-    (image,) = found(boxes, scores, Suppression())
+    (image,) = list_images(boxes, scores, Suppression())
     assert sorted(image) == [([0.0, 0, 8, 8], 0.5, kind) for kind in range(3)]
 
 
 def test_empty_and_inverted_boxes_suppress_nothing() -> None:
     boxes = torch.tensor([[[1.0, 1, 1, 5], [1, 1, 1, 5], [4, 4, 2, 2], [4, 4, 2, 2]]])
-    assert len(found(boxes, torch.full((1, 4, 1), 0.5), Suppression())[0]) == 4
+    assert len(list_images(boxes, torch.full((1, 4, 1), 0.5), Suppression())[0]) == 4
 
 
 def test_centre_and_size_are_given_as_corners() -> None:
     boxes = torch.tensor([[[10.0, 10, 4, 8]]])
-    (image,) = found(boxes, torch.ones(1, 1, 1), Suppression(corners=False))
+    (image,) = list_images(boxes, torch.ones(1, 1, 1), Suppression(corners=False))
     assert image == [([8.0, 6, 12, 14], 1.0, 0)]
