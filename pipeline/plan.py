@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 from ..capture.refusals import hint_for
 from ..converters.registry import TARGETS, target_for, target_named
 from ..core.contract import EAGER, Deferred, Lowered, Quantizer, Readiness, Target
-from ..core.errors import (
-    ErrorCode,
-    Hint,
-    MissingError,
-    Option,
-    UsageError,
-    encodable,
-)
+from ..core.errors import ErrorCode, Hint, MissingError, Option, UsageError, encodable
 from ..core.grammar import parse_input
 from ..core.kinds import QUANTIZED, Capture, Precision
 from ..core.manifest import Failure, Manifest, Pending
@@ -211,7 +204,7 @@ class _Planner:
                 option="calib", code=ErrorCode.NO_SAMPLES,
             )  # fmt: skip
         chosen = _choose_quantizers(able, wanted, self.order)
-        return tuple(one for one in chosen if _offers_method(one, wanted, self.order))
+        return tuple(one for one in chosen if _offers_method(one, able, wanted, self.order))
 
 
 def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
@@ -262,9 +255,8 @@ def _check_capture(order: Order, steps: Sequence[Step]) -> None:
             hint="give the checkpoint, or leave it out",
             option="patch", code=ErrorCode.NO_EFFECT,
         )  # fmt: skip
-    if order.custom_ops and not any(
-        isinstance(step.target, Lowered) and step.captures for step in steps
-    ):
+    captured = [step.target for step in steps if step.captures]
+    if order.custom_ops and not any(isinstance(one, Lowered) for one in captured):
         raise UsageError(
             f"--custom-op {' '.join(order.custom_ops)} has no effect: nothing is exported to ONNX",
             hint=Hint("add ", Option("to", "onnx"), ", or leave it out"),
@@ -317,16 +309,16 @@ def _choose_quantizers(
     return ready
 
 
-def _offers_method(quantizer: Quantizer, wanted: Wanted, order: Order) -> bool:
-    """Return whether the quantizer offers the requested calibration method."""
+def _offers_method(
+    quantizer: Quantizer, able: Sequence[Quantizer], wanted: Wanted, order: Order
+) -> bool:
+    """Return whether the quantizer offers the requested calibration method, as one of all does."""
     way = (wanted.target, wanted.precision)
     methods = quantizer.METHODS[way]
-    from ..converters.quantizers.quantizer_registry import quantizers_for
-
     if order.lowering.method is None or order.lowering.method in methods:
         return True
     if order.lowering.quantizer is None and any(
-        order.lowering.method in one.METHODS[way] for one in quantizers_for(*way)
+        order.lowering.method in one.METHODS[way] for one in able
     ):
         return False
     raise UsageError(
