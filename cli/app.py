@@ -164,18 +164,21 @@ def _check_environment(arguments: list[str]) -> None:
     """Check the requirements of every command.
 
     Raises:
-        UsageError: the current folder was removed, or an argument is not text or is a named pipe.
+        UsageError: the current folder was removed, an argument or a variable of modelc is not text,
+            or an argument is a named pipe.
     """
     try:
         Path.cwd()
     except FileNotFoundError as error:
         raise UsageError("the current folder was removed", hint="cd to another folder") from error
-    for argument in arguments:
-        if not argument.isascii() and argument != argument.encode(errors="replace").decode():
+    own = [f"{name}={text}" for name, text in os.environ.items() if name.startswith("MODELC_")]
+    for text in (*arguments, *own):
+        if not text.isascii() and text != text.encode(errors="replace").decode():
             raise UsageError(
-                f"{argument} is not UTF-8 and cannot be recorded",
-                hint="rename the file or folder",
+                f"{text} is not UTF-8 and cannot be recorded",
+                hint="rename the file or folder, or write the value in UTF-8",
             )
+    for argument in arguments:
         refuse_pipe(Path(argument))
 
 

@@ -27,7 +27,7 @@ from ..validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..validators.output_pairs import find_sample
 from ..validators.ruling import Ruling
 from .eager_reference import run_eager
-from .held_out import refer_batches
+from .held_out import loose_feeds, refer_batches
 from .judge_case import JudgeRequest
 from .rounding_ties import apply_second_looks
 from .verdict_rules import apply_artifact_rules, judge_file, unrun_judgment
@@ -93,13 +93,19 @@ def add_each_size(request: JudgeRequest) -> JudgeRequest:
 
 
 def note_unasked_sizes(request: JudgeRequest) -> Iterator[str]:
-    """Yield, for each dim that was not asked at all of its sizes, those at which it was."""
+    """Yield, for each dim whose values were not compared at all of its sizes, those that were."""
     references = (*request.eager.references, *request.held_out)
+    loose = loose_feeds(request.eager, request.held_out)
+    strict = [one for one in references if one.feed.name not in loose]
     for name, dim in request.eager.signature.free_dims.items():
-        asked = sorted(_find_asked_sizes(references, name))
+        asked = sorted(_find_asked_sizes(strict, name))
         if not dim.bounded or len(asked) < dim.high - dim.low + 1:
             shown = join_some([str(size) for size in asked], _MAX_SHOWN)
-            yield f"dim {dim} was asked at {shown}, and at no other size"
+            at = f"{shown}, and at no other size" if asked else "the size of the samples alone"
+            form = _find_asked_sizes(references, name).difference(asked)
+            only = join_some([str(size) for size in sorted(form)], _MAX_SHOWN)
+            more = f"; only the form of the outputs was judged at {only}" if form else ""
+            yield f"dim {dim} was asked at {at}{more}"
 
 
 def _has_few_sizes(dim: Dim) -> bool:

@@ -31,7 +31,8 @@ from .option_spec import Commands, OptionSpec, Panel, ValueKind, option, specs_o
 On = Commands
 PRECISIONS = tuple(one.value for one in Precision)
 _T, _W, _N, _P = ValueKind.TRUTH, ValueKind.WHOLE, ValueKind.NUMBER, ValueKind.PATH
-_MAX_SEED = 2**63 - 1
+MAX_FEEDS = 100_000
+MAX_SEED = 2**63 - 1
 MAX_SECONDS = 7 * 86_400.0  # seconds of a search: a week
 MAX_FAULTS = 1000
 _LEAST_FEEDS = 5  # that of validators.feeds, which a test compares: it would load numpy
@@ -211,10 +212,10 @@ class JudgingOptions:
     feeds: int | None = option(
         None, "feeds", "Number of basic feeds, at least 5 (default); edge cases are added.",
         Panel.VALIDATION, commands=On.LOADING - On.BENCHMARK, kind=_W, least=_LEAST_FEEDS,
-        most=100_000, default=_LEAST_FEEDS, recorded=True, metavar="N")
+        most=MAX_FEEDS, default=_LEAST_FEEDS, recorded=True, metavar="N")
     seed: int | None = option(
         None, "seed", "Seed of the feeds; default 0.", commands=On.LOADING - On.BENCHMARK, kind=_W,
-        least=0, most=_MAX_SEED, default=0, recorded=True, metavar="N")
+        least=0, most=MAX_SEED, default=0, recorded=True, metavar="N")
     atol: float | None = option(
         None, "atol", "Absolute tolerance.", Panel.VALIDATION, commands=On.JUDGING, kind=_N,
         least=0,
@@ -292,7 +293,7 @@ class CalibrationChoice:
         commands=On.MAKING | On.CALIBRATE, choices=("random", "first"), partial=True, metavar="HOW")
     calib_seed: int | None = option(
         None, "calib-seed", "Seed of a random choice.", commands=On.MAKING | On.CALIBRATE, kind=_W,
-        least=0, most=_MAX_SEED, partial=True, metavar="N")
+        least=0, most=MAX_SEED, partial=True, metavar="N")
     preprocess: str | None = option(
         None, "preprocess",
         "How to convert images to inputs: imagenet, or resize=256,crop=224,scale=1/255 ...",

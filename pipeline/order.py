@@ -22,7 +22,9 @@ from .limit_text import Measuring
 from .option_spec import summarize
 from .option_table import (
     MAX_FAULTS,
+    MAX_FEEDS,
     MAX_SECONDS,
+    MAX_SEED,
     ConversionOptions,
     JudgingOptions,
     LoweringOptions,
@@ -77,7 +79,7 @@ class Source(SourceOptions):
 
 def _range_error(option: str, allowed: str, given: float, example: float) -> UsageError:
     return UsageError(
-        f"--{option} must be {allowed}, not {given:g}",
+        f"--{option} must be {allowed}, not {given if isinstance(given, int) else f'{given:g}'}",
         hint=Hint("for example ", Option(option, f"{example:g}")),
         option=option,
         code=ErrorCode.INVALID_VALUE,
@@ -129,8 +131,11 @@ class Judging(JudgingOptions):
     def __post_init__(self) -> None:
         if self.search is not None and not 0 < self.search <= MAX_SECONDS:
             raise _range_error("search", f"above 0 and at most {MAX_SECONDS:.0f}", self.search, 60)
-        if self.feeds is not None and self.feeds < LEAST_FEEDS:
-            raise _range_error("feeds", f"at least {LEAST_FEEDS}", self.feeds, LEAST_FEEDS)
+        if self.feeds is not None and not LEAST_FEEDS <= self.feeds <= MAX_FEEDS:
+            allowed = f"at least {LEAST_FEEDS} and at most {MAX_FEEDS}"
+            raise _range_error("feeds", allowed, self.feeds, LEAST_FEEDS)
+        if self.seed is not None and self.seed > MAX_SEED:
+            raise _range_error("seed", f"at most {MAX_SEED}", self.seed, 0)
         if self.sensitivity is not None and not 0 <= self.sensitivity <= MAX_FAULTS:
             raise _range_error("sensitivity", f"0 to {MAX_FAULTS}", self.sensitivity, 8)
         if self.device not in (None, "cpu", "cuda"):

@@ -75,6 +75,8 @@ def test_a_sample_file_that_is_not_there_is_told(refuse: Refuse, digits: tuple[s
         (("--to", "pt2", "--capture", "trace"), "error: pt2 cannot be captured by trace"),
         (("--to", "openvino", "--device", "cuda"), "error: openvino does not run on cuda"),
         (("--to", "onnx", "--feeds", "2"), "error: --feeds "),
+        (("--to", "onnx", "--feeds", "9" * 400), "error: --feeds must be at least 5 and at most"),
+        (("--to", "onnx", "--seed", "9" * 20), "error: --seed must be at most"),
         (("--to", "onnx", "--opset", "99"), "hint:  choose 18 to 23"),
         (
             ("--to", "onnx", "--atol", "-1"),
@@ -200,3 +202,10 @@ def test_a_misspelt_option_gets_the_closest_first(refuse: Refuse, option: str, h
     told = refuse("export", "a.pt", "--to", "onnx", option, code=2)
     assert f": {option}\n" in told
     assert f"hint:  {hint}" in told
+
+
+def test_a_variable_that_is_not_text_is_named(
+    refuse: Refuse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELC_METHOD", "m\udce9")
+    assert "error: MODELC_METHOD=" in refuse("run", code=2)
