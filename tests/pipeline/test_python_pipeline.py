@@ -101,7 +101,6 @@ def changing(x):
     return [one.float() if one.is_floating_point() else one for one in with_pillow(x)]
 def itself(array): return SHARED(torch.from_numpy(array)).detach()
 class Sorted(nn.Module):
-    """Values in the order of a score, as inside of a two-stage detector."""
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
