@@ -281,7 +281,7 @@ def test_what_the_pipeline_changes_of_the_process_is_undone(
 def test_a_pipeline_that_runs_the_compared_module_is_refused(order: Orders, code: Any) -> None:
     source = open_source(code, preprocess="", postprocess="", inputs=("x:float32[batch,3,9,9]",))
     source = replace(source, model="own_pipeline:SHARED")
-    with pytest.raises(CheckpointError, match="runs the very module that --model names"):
+    with pytest.raises(CheckpointError, match="very module"):
         run(order("torchscript", source=source, against_pipeline="own_pipeline:itself"))
 
 
@@ -304,7 +304,7 @@ def test_feeds_where_rounding_decides_the_order_compare_nothing(code: Any, tmp_p
             compare(name, eager, tmp_path, [])
         assert "interpolation=" not in caught.value.message
         if name == "in_order":
-            assert "was not compared: on " in caught.value.message
+            assert "not compared" in caught.value.message
 
 
 @pytest.mark.slow
@@ -313,7 +313,7 @@ def test_boxes_of_the_pipeline_must_be_a_right_choice(code: Any, tmp_path: Path)
     eager = open_other(code, "BOXES", tmp_path, postprocess=nms)
     compare("suppressed", eager, tmp_path, [])
     for name in ("suppressed_bgr", "shifted", "no_boxes"):
-        with pytest.raises(CheckpointError, match="differs from the model on"):
+        with pytest.raises(CheckpointError, match="differs from"):
             compare(name, eager, tmp_path, [])
 
 
@@ -321,6 +321,6 @@ def test_boxes_of_the_pipeline_must_be_a_right_choice(code: Any, tmp_path: Path)
 def test_feeds_without_boxes_compare_nothing(code: Any, tmp_path: Path) -> None:
     nms = "sigmoid,nms,max=8,candidates=32,score=0.99"
     eager = open_other(code, "BOXES", tmp_path, postprocess=nms)
-    with pytest.raises(CheckpointError, match="finds no box on any of") as caught:
+    with pytest.raises(CheckpointError, match="no box") as caught:
         compare("no_boxes", eager, tmp_path, [])
     assert "--samples" in str(caught.value.hint)
