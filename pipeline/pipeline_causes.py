@@ -11,6 +11,7 @@ from itertools import combinations, product
 from typing import Any
 
 from ..checkpoints.enclosed_module import EnclosedSteps, find_class_output, find_steps
+from ..checkpoints.image_steps import make_scale_constants, preprocess_images
 from ..checkpoints.module_outputs import split_outputs
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import Hint, Option, UsageError
@@ -22,7 +23,7 @@ from .eager_reference import EagerReference
 from .enclosed_checks import read_with_pillow
 from .image_samples import check_includable
 
-TORCH_FILTERS = ("bilinear", "bicubic")  # that torch resizes with
+_TORCH_FILTERS = ("bilinear", "bicubic")  # that torch resizes with
 _MOVES = (1, 2, 4, 8, 16)  # pixels of a crop
 _SCALES = {"1": 1.0, "1/255": 1 / 255, "1/256": 1 / 256, "1/127.5": 1 / 127.5}
 _CORRECT_IT = Hint("correct the pipeline, or what is declared of the model")
@@ -30,11 +31,15 @@ _CORRECT_IT = Hint("correct the pipeline, or what is declared of the model")
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A single change that makes the model the pipeline: a text, the change, and a hint."""
+    """A single change that makes the model the pipeline: a text, the change, and a hint.
+
+    `is_exact` says that the model runs on Pillow's own image, so that only roundoff is allowed.
+    """
 
     text: str
     run: Callable[[ReferenceOutputs], Outputs]
     hint: Hint = _CORRECT_IT
+    is_exact: bool = False
 
 
 class InnerModel:
@@ -92,6 +97,24 @@ class InnerModel:
         tensors = split_outputs(held[-1]).tensors
         return outputs, to_array(tensors[find_class_output(tensors, steps.after)])
 
+    def list_images(self, arrays: Feed) -> list[Array]:
+        """Return Pillow's images, and others with its rounding errors; none without a resize."""
+        import numpy as np
+        import torch
+
+        steps = self.steps
+        if steps is None or steps.before is None or not steps.before.resize:
+            return []
+        before, images = steps.before, arrays[steps.image]
+        constants = make_scale_constants(before)
+        ours = to_array(preprocess_images(torch.from_numpy(images.copy()), before, constants))
+        noise = read_images_as(images, before) - ours
+        axes = (1, 2) if before.layout == "NHWC" else (2, 3)
+        others = [noise, -noise, np.roll(noise, 1, axes), np.flip(noise, axes)]
+        if before.interpolation in _TORCH_FILTERS:  # it clips at other places than Pillow
+            others.append(read_images_with_torch(images, before, antialias=True) - ours)
+        return [(ours + one).astype(np.float32) for one in others]
+
     def list_causes(self) -> Iterator[Cause]:
         """Yield single changes that pipelines often have."""
         for name in self._eager.signature.outputs:
@@ -105,14 +128,15 @@ class InnerModel:
                 after = replace(steps.after, activation=name)
                 run = partial(self._run_variant, activation=name)
                 hint = _hint_to_declare("postprocess", str(after)) if str(after) else _CORRECT_IT
-                yield Cause(text=name or "scores without an activation", run=run, hint=hint)
+                text = name or "scores without an activation"
+                yield Cause(text=text, run=run, hint=hint, is_exact=True)
         if steps is None or steps.before is None:
             return
         for text, change in _iter_changes(steps.before):
             other_steps = replace(steps.before, **change)
             run = partial(self._run_variant, read=partial(read_images_as, steps=other_steps))
-            yield Cause(text=text, run=run, hint=_hint_for_steps(other_steps))
-        if steps.before.resize and steps.before.interpolation in TORCH_FILTERS:
+            yield Cause(text=text, run=run, hint=_hint_for_steps(other_steps), is_exact=True)
+        if steps.before.resize and steps.before.interpolation in _TORCH_FILTERS:
             read = partial(read_images_with_torch, steps=steps.before, antialias=False)
             run = partial(self._run_variant, read=read)
             yield Cause(text="a resize without antialias", run=run)
@@ -127,7 +151,8 @@ class InnerModel:
                 move = (size * down, size * across)
                 read = partial(_read_with_moved_crop, steps=before, move=move)
                 text = f"the crop {move[0]:+d} rows and {move[1]:+d} columns from the center"
-                yield Cause(text=text, run=partial(self._run_variant, read=read))
+                run = partial(self._run_variant, read=read)
+                yield Cause(text=text, run=run, is_exact=True)
 
     def _run_variant(
         self,

@@ -3,41 +3,36 @@
 A resize inside the model rounds nothing, and Pillow rounds to whole levels. What that does to the
 outputs is measured on each feed: the model runs on Pillow's image, and with the same rounding
 errors at other places. A pipeline may be twice as far away, besides the roundoff of float32. So a
-small error that is the same in all pixels, as a scale of 1/256, is not taken for rounding.
+small error that is the same in all pixels, as a scale of 1/256, is not taken for rounding. Where
+rounding changes an output by much, as before a top-k, it would excuse everything: such feeds
+compare nothing, and enough others must.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..calibration.sample_content import SampleError
-from ..checkpoints.image_steps import make_scale_constants, preprocess_images
-from ..core.contract import Array, Feed, Outputs
+from ..core.contract import Array, Outputs
 from ..core.errors import CheckpointError, Hint, UsageError
 from ..core.findings import PipelineDrift
 from ..core.kinds import Precision
-from ..core.postprocess import CLASS_IDS, SCORES, class_axis
-from ..core.torch_tools import to_array
+from ..core.postprocess import BOXES, CLASS_IDS, COUNT, SCORES, class_axis
 from ..validators.feeds import describe_named_feed
 from ..validators.judge import ReferenceOutputs
 from ..validators.metrics import CLASSES, Measures, measure_arrays, to_decibel
 from ..validators.tolerance import TOLERANCES
 from .eager_reference import EagerReference
 from .float64_reference import SHARES
-from .pipeline_causes import (
-    TORCH_FILTERS,
-    Cause,
-    InnerModel,
-    read_images_as,
-    read_images_with_torch,
-)
+from .pipeline_causes import Cause, InnerModel
 from .suppression_choices import OwnBoxes, SuppressedModel
 
 _FACTOR = 2.0  # times the effect of Pillow's rounding
-_EXPLAINED = 3  # feeds on which a cause must explain the difference
+_MOST = 0.05  # of the usual RMS of an output, or of its values if whole: the largest such effect
+_ENOUGH = 0.5  # of the feeds must compare an output
 _TIED = 0.1  # of whole numbers may differ where a cause explains the rest
 
 
@@ -51,11 +46,11 @@ class PipelineReply:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineProblem:
-    """Why the pipeline is not the model: text that follows its name, a hint, and a feed."""
+    """Why the pipeline is not the model: text that follows its name, a hint, and a feed, if one."""
 
     text: str
     hint: Hint
-    feed: str
+    feed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +70,17 @@ class _Allowed:
 
 @dataclass(frozen=True, kw_only=True)
 class _Distance:
-    """One output on one feed beside the pipeline's; `excess` above 1 is too far away."""
+    """One output on one feed beside the pipeline's; `excess` above 1 is too far away.
+
+    `is_open` says that it is near enough only because rounding changes this output by much.
+    """
 
     reply: PipelineReply
     output: str
     found: Measures
     allowed: _Allowed
     excess: float
+    is_open: bool
     is_whole: bool
     compared: int
     differing: int
@@ -99,14 +98,44 @@ def measure_drifts(
         for name in reply.outputs
         if name not in reply.reference.left_out
     ]
+    by_output: dict[str, list[_Distance]] = {}
+    for one in found:
+        by_output.setdefault(one.output, []).append(one)
+    drifts = tuple(_summarize(some) for some in by_output.values())
     wrong = sorted((one for one in found if one.excess > 1), key=lambda one: -one.excess)
-    drifts = tuple(_summarize([one for one in found if one.output == name])
-                   for name in dict.fromkeys(one.output for one in found))  # fmt: skip
-    return drifts, _describe_problem(wrong, len(replies), meter, drifts) if wrong else None
+    if wrong:
+        return drifts, _describe_problem(wrong, replies, meter, drifts)
+    return drifts, _find_uncompared(by_output, meter)
+
+
+def _find_uncompared(
+    by_output: Mapping[str, Sequence[_Distance]], meter: _DriftMeter
+) -> PipelineProblem | None:
+    """Return why the feeds do not show that the pipeline is the model, if they do not."""
+    counts = () if meter.suppressed is None else by_output.get(COUNT, ())
+    if counts and not any(one.reply.reference.outputs[COUNT].any() for one in counts):
+        return PipelineProblem(
+            text=f"was not compared: the model finds no box on any of {len(counts)} feeds",
+            hint=Hint(
+                "give --samples with images that give boxes, or a lower score in --postprocess"
+            ),
+        )
+    for name, some in by_output.items():
+        open_ = sum(one.is_open for one in some)
+        if len(some) - open_ < _ENOUGH * len(some):
+            return PipelineProblem(
+                text=f"was not compared: on {open_} of {len(some)} feeds, it differs in {name!r}, "
+                f"which rounding of the resized image changes by more than {_MOST:.0%} there",
+                hint=Hint("give --samples of your images, or resize outside of the model"),
+            )
+    return None if by_output else PipelineProblem(
+        text="was not compared: no output of the model is the same in two runs",
+        hint=Hint("compare both in Python, or make the model deterministic"),
+    )  # fmt: skip
 
 
 def _summarize(found: Sequence[_Distance]) -> PipelineDrift:
-    worst = max(found, key=lambda one: one.excess)
+    worst = max([one for one in found if not one.is_open] or found, key=lambda one: one.excess)
     return PipelineDrift(
         output=worst.output,
         feed=worst.reply.reference.feed.name,
@@ -120,30 +149,39 @@ def _summarize(found: Sequence[_Distance]) -> PipelineDrift:
 
 
 def _describe_problem(
-    wrong: Sequence[_Distance], count: int, meter: _DriftMeter, drifts: Sequence[PipelineDrift]
+    wrong: Sequence[_Distance],
+    replies: Sequence[PipelineReply],
+    meter: _DriftMeter,
+    drifts: Sequence[PipelineDrift],
 ) -> PipelineProblem:
-    worst = wrong[0]
+    worst, feed = wrong[0], wrong[0].reply.reference.feed
     feeds = {one.reply.reference.feed.name: one.reply for one in wrong}
-    text = f"differs from the model on {len(feeds)} of {count} feeds, most on "
-    text += f"{describe_named_feed(worst.reply.reference.feed)}: {worst.output!r}"
-    if worst.found.max_abs and not worst.is_whole:
+    text = f"differs from the model on {len(feeds)} of {len(replies)} feeds, most on "
+    text += f"{describe_named_feed(feed)}: {meter.refused.get(feed.name) or repr(worst.output)}"
+    if worst.found.max_abs and not worst.is_whole and feed.name not in meter.refused:
         text += f" by up to {worst.found.max_abs:.3g} ({worst.allowed.worst:.2g} is allowed)"
     for one in drifts:
         if one.differing:
             what = f"values of {one.output!r}" if one.is_whole else "best classes"
             text += f"; {one.differing} of {one.compared} {what} differ"
-    cause = meter.find_cause(list(feeds.values())[:_EXPLAINED])
+    others = [one for one in replies if one.reference.feed.name not in feeds]
+    cause = meter.find_cause([*feeds.values(), *others[: len(feeds)]])
     hint = Hint("compare both on this feed in Python, step by step")
     if cause is not None:
         text, hint = f"{text}; the pipeline agrees with {cause.text}", cause.hint
-    return PipelineProblem(text=text, hint=hint, feed=worst.reply.reference.feed.name)
+    return PipelineProblem(text=text, hint=hint, feed=feed.name)
 
 
 class _DriftMeter:
-    """Measures outputs, with what Pillow's rounding does to them on each feed."""
+    """Measures outputs, with what Pillow's rounding does to them on each feed.
+
+    `refused` says for feeds, by name, why boxes of the pipeline are not a right choice.
+    """
 
     def __init__(self, eager: EagerReference, replies: Sequence[PipelineReply]) -> None:
-        self._inner, self._suppressed = InnerModel(eager), SuppressedModel.of(eager)
+        self.refused: dict[str, str] = {}
+        self._chosen: dict[str, list[Outputs]] = {}
+        self._inner, self.suppressed = InnerModel(eager), SuppressedModel.of(eager)
         self._rounded: dict[str, list[tuple[Outputs, Array | None]]] = {}
         by_name: dict[str, list[Measures]] = {}
         for reply in replies:
@@ -161,13 +199,17 @@ class _DriftMeter:
         """Measure one output on one feed."""
         ours, theirs = reply.reference.outputs[name], reply.outputs[name]
         found = measure_arrays(ours, theirs)
-        allowed = self._roundoff(found, name)
+        allowed, is_open = self._roundoff(found, name), False
         if not found.exact and allowed.excess(found) > 1:
-            allowed = self._allow_rounding(reply.reference, name, allowed)
+            capped, allowed = self._allow_rounding(reply.reference, name, allowed)
+            is_open = capped.excess(found) > 1
         excess, is_whole = allowed.excess(found), ours.dtype.kind in "iub"
         if is_whole:
             wrong = int(self._find_wrong(reply.reference, theirs, name).sum())
             excess = 1 + wrong / ours.size if wrong else 0.0
+            is_open = int((ours != theirs).sum()) > _MOST * ours.size
+        if reply.reference.feed.name in self.refused:
+            excess = math.inf
         compared, differing = _count_classes(ours, theirs, name)
         return _Distance(
             reply=reply,
@@ -175,6 +217,7 @@ class _DriftMeter:
             found=found,
             allowed=allowed,
             excess=excess,
+            is_open=is_open,
             is_whole=is_whole,
             compared=compared,
             differing=differing,
@@ -190,13 +233,18 @@ class _DriftMeter:
 
     def _allow_rounding(
         self, reference: ReferenceOutputs, name: str, allowed: _Allowed
-    ) -> _Allowed:
+    ) -> tuple[_Allowed, _Allowed]:
+        """Return the limits with rounding in addition: of the most that settles a feed, and all."""
         ours = reference.outputs[name]
-        moved = [measure_arrays(ours, one[name]) for one, _ in self._round_image(reference)]
-        return _Allowed(
-            worst=allowed.worst + _FACTOR * max((one.max_abs or 0.0 for one in moved), default=0.0),
-            rms=allowed.rms + _FACTOR * math.sqrt(max((one.noise for one in moved), default=0.0)),
-        )
+        runs = self._chosen.get(reference.feed.name, []) if name in (BOXES, SCORES) else []
+        runs = runs or [one for one, _ in self._round_image(reference)]
+        moved = [measure_arrays(ours, one[name]) for one in runs]
+        worst = _FACTOR * max((one.max_abs or 0.0 for one in moved), default=0.0)
+        rms = _FACTOR * math.sqrt(max((one.noise for one in moved), default=0.0))
+        usual = max(self._usual[name][1], math.sqrt(measure_arrays(ours, ours).signal))
+        share = min(1.0, _MOST * usual / rms) if rms else 1.0
+        capped = _Allowed(worst=allowed.worst + worst, rms=allowed.rms + share * rms)
+        return capped, _Allowed(worst=allowed.worst + worst, rms=allowed.rms + rms)
 
     def _find_wrong(self, reference: ReferenceOutputs, theirs: Array, name: str) -> Array:
         """Return where whole numbers differ, but for places where the rounding decides."""
@@ -230,52 +278,39 @@ class _DriftMeter:
         known = self._rounded.get(reference.feed.name)
         if known is None:
             arrays = reference.feed.arrays
-            runs = (self._inner.run(arrays, image=one) for one in self._list_images(arrays))
+            runs = (self._inner.run(arrays, image=one) for one in self._inner.list_images(arrays))
             shapes = [one.shape for one in reference.outputs.values()]
             known = [run for run in runs if [one.shape for one in run[0].values()] == shapes]
             self._rounded[reference.feed.name] = known
         return known
 
-    def _list_images(self, arrays: Feed) -> list[Array]:
-        import numpy as np
-        import torch
-
-        steps = self._inner.steps
-        if steps is None or steps.before is None or not steps.before.resize:
-            return []
-        before, images = steps.before, arrays[steps.image]
-        constants = make_scale_constants(before)
-        ours = to_array(preprocess_images(torch.from_numpy(images.copy()), before, constants))
-        noise = read_images_as(images, before) - ours
-        axes = (1, 2) if before.layout == "NHWC" else (2, 3)
-        others = [noise, -noise, np.roll(noise, 1, axes), np.flip(noise, axes)]
-        if before.interpolation in TORCH_FILTERS:  # it clips at other places than Pillow
-            others.append(read_images_with_torch(images, before, antialias=True) - ours)
-        return [(ours + one).astype(np.float32) for one in others]
-
     def follow_boxes(self, reply: PipelineReply) -> PipelineReply:
         """Put eager's values of the boxes that the pipeline chose in place of eager's own choice.
 
-        A choice that is not right within roundoff and the rounding is left for `measure` to refuse.
+        A choice that is not right within roundoff and the rounding is refused.
         """
         import numpy as np
 
-        if self._suppressed is None:
-            return reply
         reference, arrays = reply.reference, reply.reference.feed.arrays
-        own = self._suppressed.find_boxes(arrays)
-        noise = self._suppressed.measure_noise(own, arrays, SHARES[Precision.FP32])
-        corners, scores = noise.corners, noise.scores
-        for image in self._list_images(arrays):
+        pairs = [(reference.outputs[name], reply.outputs[name]) for name in reply.outputs]
+        if self.suppressed is None or all(np.array_equal(*pair) for pair in pairs):
+            return reply
+        own = self.suppressed.find_boxes(arrays)
+        noise = self.suppressed.measure_noise(own, arrays, SHARES[Precision.FP32])
+        corners, scores, all_moved = noise.corners, noise.scores, []
+        for image in self._inner.list_images(arrays):
             with self._inner.use_image(image):
-                moved = self._suppressed.find_boxes(arrays)
+                moved = self.suppressed.find_boxes(arrays)
             corners = np.maximum(corners, _FACTOR * np.abs(moved.corners - own.corners))
             scores = np.maximum(scores, _FACTOR * np.abs(moved.scores - own.scores))
+            all_moved.append(moved)
         errors = OwnBoxes(corners=corners, scores=scores)
-        made, problem = self._suppressed.follow(reply.outputs, own, errors)
+        made, problem = self.suppressed.follow(reply.outputs, own, errors)
         if problem:
+            self.refused[reference.feed.name] = problem
             return reply
         outputs = {**reference.outputs, **made}
+        self._chosen[reference.feed.name] = [_take_chosen(made, own, one) for one in all_moved]
         return replace(reply, reference=replace(reference, outputs=outputs))
 
     def find_cause(self, replies: Sequence[PipelineReply]) -> Cause | None:
@@ -283,7 +318,10 @@ class _DriftMeter:
         for causes in (self._inner.list_causes(), self._inner.list_moved_crops()):
             best, least = None, 1.0
             for cause in causes:
-                excess = max(self._excess_of(cause, reply) for reply in replies)
+                excess = 0.0
+                for reply in replies:
+                    if excess <= least:
+                        excess = max(excess, self._excess_of(cause, reply))
                 if excess <= least:
                     best, least = cause, excess
             if best is not None:
@@ -301,13 +339,35 @@ class _DriftMeter:
                 return math.inf
             found = measure_arrays(outputs[name], theirs)
             if theirs.dtype.kind in "iub":
-                if found.differing > _TIED * theirs.size:
+                if found.differing > max(_TIED * theirs.size, 0 if cause.is_exact else 2):
                     return math.inf
                 continue
             allowed = self._roundoff(found, name)
-            allowed = self._allow_rounding(reply.reference, name, allowed)
+            if not cause.is_exact:
+                allowed, _ = self._allow_rounding(reply.reference, name, allowed)
             worst = max(worst, allowed.excess(found))
         return worst
+
+
+def _take_chosen(made: Outputs, own: OwnBoxes, moved: OwnBoxes) -> Outputs:
+    """Return boxes and scores of a moved model for the boxes of `made`, which are the model's own.
+
+    Of boxes that are equal in the model, the one that moved most is taken.
+    """
+    import numpy as np
+
+    boxes, scores = made[BOXES].copy(), made[SCORES].copy()
+    for row, count in enumerate(made[COUNT]):
+        for place in range(int(count)):
+            kind = made[CLASS_IDS][row, place]
+            same = (own.corners[row] == boxes[row, place]).all(axis=1)
+            same &= own.scores[row, :, kind] == scores[row, place]
+            if same.any():
+                found, values = moved.corners[row, same], moved.scores[row, same, kind]
+                far = np.abs(found - boxes[row, place]).max(axis=1).argmax()
+                boxes[row, place] = found[far]
+                scores[row, place] = values[np.abs(values - scores[row, place]).argmax()]
+    return {BOXES: boxes, SCORES: scores}
 
 
 def _count_classes(ours: Array, theirs: Array, name: str) -> tuple[int, int]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,8 @@ from .pipeline_distance import PipelineReply, measure_drifts
 from .run_progress import Progress
 
 if TYPE_CHECKING:
+    import torch
+
     from ..validators.judge import ReferenceOutputs
 
 PIPELINE_STEP = "compare with the Python pipeline"
@@ -64,25 +68,18 @@ def compare_pipeline(
     log = progress.logs / "pipeline.log"
     with progress.step(PIPELINE_STEP, log=log.stem) as clock:
         with torch.random.fork_rng(devices=[]):  # its draws do not change those of modelc
-            pipeline = UserPipeline(spec)
-            references = [
-                one
-                for one in eager.references
-                if not one.feed.beyond and one.feed.kind != NONFINITE
-            ]
-            replies = []
-            for done, one in enumerate(references, start=1):
-                outputs = pipeline.run(one)
-                if done <= _REPEATED:
-                    pipeline.check_repeatable(one, outputs)
-                replies.append(PipelineReply(reference=one, outputs=outputs))
-                progress.advance(PIPELINE_STEP, done, len(references))
+            pipeline = UserPipeline(spec, eager.model.module)
+            replies = _run_feeds(pipeline, eager, progress)
         drifts, problem = measure_drifts(eager, replies)
         if problem is not None:
-            again = next(one for one in replies if one.reference.feed.name == problem.feed)
-            pipeline.check_repeatable(again.reference, again.outputs)
+            for again in (one for one in replies if one.reference.feed.name == problem.feed):
+                pipeline.check_repeatable(again.reference, again.outputs)
             raise pipeline.error(problem.text, problem.hint)
-        clock.detail = f"{len(references)} feeds"
+        clock.detail = f"{len(replies)} feeds"
+    left_out = sorted(set(eager.signature.outputs) - {one.output for one in drifts})
+    if left_out:
+        text = f"{spec} is not compared in {', '.join(left_out)}: eager's own runs differ there"
+        progress.note(text, warning=True)
     if all(one.is_whole for one in drifts):
         progress.note(
             f"{spec} returns only whole numbers: what changes no class is not seen", warning=True
@@ -90,15 +87,59 @@ def compare_pipeline(
     if log.is_file() and log.stat().st_size > 0:
         progress.note(f"{spec} printed text or warnings, see {log}")
     return PipelineComparison(
-        function=spec, sha256=pipeline.sha256, feeds=len(references), drifts=drifts
+        function=spec, sha256=pipeline.sha256, feeds=len(replies), drifts=drifts
     )
 
 
-class UserPipeline:
-    """The user's function, called with copies of a feed's arrays."""
+def _run_feeds(
+    pipeline: UserPipeline, eager: EagerReference, progress: Progress
+) -> list[PipelineReply]:
+    """Run the pipeline on the feeds, and on the first ones twice."""
+    usual = [one for one in eager.references if not one.feed.beyond and one.feed.kind != NONFINITE]
+    replies = []
+    for done, one in enumerate(usual, start=1):
+        outputs = pipeline.run(one)
+        if done <= _REPEATED:
+            pipeline.check_repeatable(one, outputs)
+        replies.append(PipelineReply(reference=one, outputs=outputs))
+        progress.advance(PIPELINE_STEP, done, len(usual))
+    return replies
 
-    def __init__(self, spec: str) -> None:
-        found = import_object(spec, "--against-pipeline")
+
+@contextmanager
+def _restore_globals() -> Iterator[None]:
+    """Undo what the user's code changes of the process: its folder, and settings of torch."""
+    import torch
+
+    folder, device, grad = Path.cwd(), torch.get_default_device(), torch.is_grad_enabled()
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    strict = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    precision = torch.get_float32_matmul_precision()
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
+        if strict != torch.are_deterministic_algorithms_enabled():
+            torch.use_deterministic_algorithms(strict, warn_only=warns)
+        torch.set_float32_matmul_precision(precision)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        if torch.get_default_device() != device:
+            torch.set_default_device(None if device.type == "cpu" else device)
+
+
+class UserPipeline:
+    """The user's function, called with copies of a feed's arrays.
+
+    `module` is the model that it is compared with; it must not call that itself.
+    """
+
+    def __init__(self, spec: str, module: torch.nn.Module | None = None) -> None:
+        with _restore_globals():
+            found = import_object(spec, "--against-pipeline")
         if not callable(found):
             raise UsageError(
                 f"--against-pipeline {spec} is of type {type(found).__name__}, which cannot be "
@@ -108,6 +149,9 @@ class UserPipeline:
                 code=ErrorCode.NOT_CALLABLE,
             )
         self._spec = spec
+        modules = () if module is None else module.modules()
+        self._compared = {id(one) for one in modules if [*one.parameters(), *one.buffers()]}
+        self._shares = False
         self._function: Callable[..., object] = found
         file = getattr(inspect.getmodule(found), "__file__", None)
         self.sha256 = sha256_of(Path(file)) if file and Path(file).is_file() else ""
@@ -152,15 +196,38 @@ class UserPipeline:
         arrays = {name: array.copy() for name, array in feed.arrays.items()}
         takes = ", ".join(f"{name} {_form_text(array)}" for name, array in arrays.items())
         try:
-            if self._takes_names(arrays):
-                return self._function(**arrays)
-            return self._function(*arrays.values())
+            with _restore_globals(), self._watch_modules():
+                if self._takes_names(arrays):
+                    found = self._function(**arrays)
+                else:
+                    found = self._function(*arrays.values())
         except (Exception, SystemExit) as error:
             raise self.error(
                 f"raised {type(error).__name__}{locate_user_code(error)} on feed "
                 f"{describe_named_feed(feed)}: {first_line(error)}",
                 f"it gets {takes} as numpy arrays, by these names or in this order",
             ) from error
+        if self._shares:
+            raise self.error(
+                "runs the very module that --model names, so that it is compared with itself",
+                "name a factory in --model, and load the weights into another module in the "
+                "pipeline",
+            )
+        return found
+
+    @contextmanager
+    def _watch_modules(self) -> Iterator[None]:
+        """Note whether modules of the compared model are called within the context."""
+        from torch.nn.modules.module import register_module_forward_pre_hook
+
+        def note_call(module: torch.nn.Module, _: object) -> None:
+            self._shares = self._shares or id(module) in self._compared
+
+        hook = register_module_forward_pre_hook(note_call)
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def _takes_names(self, arrays: Mapping[str, Array]) -> bool:
         try:
@@ -196,12 +263,14 @@ class UserPipeline:
         given: Any = value
         try:
             array: Array = to_array(given) if is_tensor(given) else np.array(given)
-        except (TypeError, ValueError, RuntimeError):  # ragged, or of tensors
-            array = np.empty(0, object)
-        if is_numeric(array):
-            return array
+            if is_numeric(array):
+                return array
+            problem = ""
+        except Exception as error:  # noqa: BLE001 - ragged, or what the class raises
+            problem = f": {type(error).__name__}: {first_line(error)}"
         raise self.error(
-            f"returns a {type(value).__name__} for {name!r}, which is not an array of numbers",
+            f"returns a {type(value).__name__} for {name!r}, which is not an array of numbers"
+            f"{problem}",
             "return numpy arrays or tensors",
         )
 

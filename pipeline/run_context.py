@@ -266,7 +266,7 @@ def begin_record(
         fingerprint=eager.fingerprint,
         notes=eager.notes,
         meta=order.meta or ModelMeta(),
-        pipeline=eager.pipeline,
+        pipeline=eager.pipeline if eager.has_source or known is None else known.pipeline,
     )
     return continue_manifest(order, folder, fresh, known, tell)
 
@@ -299,7 +299,6 @@ def continue_manifest(
             branches=known.branches,
             warned=known.warned,
             localisations=known.localisations,
-            pipeline=fresh.pipeline or known.pipeline,
         )
     if not order.discards and not order.overwrite:
         raise _occupancy_error(order, difference)

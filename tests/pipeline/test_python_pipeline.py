@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,59 @@ def overwriting(x):
     return found
 def plain(array): return NET(torch.from_numpy(array)).detach()
 def halved(array): return plain(array) / 2
-NET = Net().eval()
+class Broken:
+    def __array__(self, *_, **__): raise OSError("image file is truncated")
+def broken(x): return Broken(), Broken()
+def changing(x):
+    os.chdir("/")
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    torch.use_deterministic_algorithms(True)
+    return [one.float() if one.is_floating_point() else one for one in with_pillow(x)]
+def itself(array): return SHARED(torch.from_numpy(array)).detach()
+class Sorted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.c = nn.Conv2d(3, 5, 2, stride=2)
+    def forward(self, x):
+        y = torch.tanh(self.c(x)).flatten(2).transpose(1, 2)
+        _, best = y[..., 4].topk(50, dim=1)
+        return y[..., :4].gather(1, best[..., None].expand(-1, -1, 4))
+class Boxes(nn.Module):
+    def __init__(self, bias=0.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.b, self.s, self.bias = nn.Conv2d(3, 4, 8, stride=8), nn.Conv2d(3, 2, 8, stride=8), bias
+        y, x = torch.meshgrid(torch.arange(4.0) * 16, torch.arange(4.0) * 16, indexing="ij")
+        self.register_buffer("grid", torch.stack([x, y, x + 12, y + 12], -1).view(1, 16, 4))
+    def forward(self, x):
+        boxes = self.grid + self.b(x).flatten(2).transpose(1, 2)
+        return {"boxes": boxes, "scores": self.s(x).flatten(2).transpose(1, 2) + self.bias}
+def small(x, how=Image.BILINEAR):
+    images = [np.asarray(Image.fromarray(one).resize((32, 32), how)) for one in x]
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
+@torch.no_grad()
+def in_order(x): return SORTED(small(x))
+def in_order_bgr(x): return in_order(x[..., ::-1].copy())
+@torch.no_grad()
+def suppressed(x):
+    from modelc.checkpoints.box_suppression import suppress_boxes
+    from modelc.core.postprocess import Suppression
+    found = BOXES(small(x))
+    steps = Suppression(most=8, candidates=32)
+    return suppress_boxes(found["boxes"], found["scores"].sigmoid(), steps)
+def suppressed_bgr(x): return suppressed(x[..., ::-1].copy())
+def shifted(x):
+    found = suppressed(x)
+    return {**found, "boxes": torch.where(found["scores"][..., None] > 0, found["boxes"] + 2, 0.0)}
+def no_boxes(x):
+    n = len(x)
+    return {
+        "boxes": np.zeros((n, 8, 4), "f"), "scores": np.zeros((n, 8), "f"),
+        "class_ids": np.zeros((n, 8), int), "count": np.zeros(n, int),
+    }
+NET, SHARED, SORTED, BOXES = Net().eval(), Net().eval(), Sorted().eval(), Boxes().eval()
 NUMBER = 3
 """
 STEPS = "imagenet,resize=24,crop=20,channels=rgb,layout=NCHW"
@@ -102,7 +155,8 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     (folder / "own_pipeline.py").write_text(CODE)
     sys.path.insert(0, str(folder))
     module = importlib.import_module("own_pipeline")
-    torch.save(module.NET.state_dict(), folder / "net.pt")
+    for name in ("NET", "SORTED", "BOXES"):
+        torch.save(getattr(module, name).state_dict(), folder / f"{name.lower()}.pt")
     yield module
     sys.path.remove(str(folder))
 
@@ -164,6 +218,7 @@ def test_a_pipeline_with_the_declared_steps_passes(
         ("raising", "raised KeyError at "),
         ("exiting", "raised SystemExit at "),
         ("as_nan", "returns NaN or Inf in 2 of 2 values of 'scores'"),
+        ("broken", "which is not an array of numbers: OSError: image file is truncated"),
         ("at_random", "returns other values for the same arrays"),
     ],
 )
@@ -201,7 +256,7 @@ def test_the_record_is_in_the_manifest_and_in_reports(
     for text in (render_html(manifest), render_markdown(manifest), shown):
         assert f"on {manifest.pipeline.feeds} feeds" in " ".join(text.split())
     again = run(order("torchscript", source=open_source(code), against_pipeline=None))
-    assert again.pipeline == manifest.pipeline
+    assert again.pipeline is None
 
 
 def test_a_pipeline_of_the_models_own_inputs(order: Orders, code: Any) -> None:
@@ -210,3 +265,62 @@ def test_a_pipeline_of_the_models_own_inputs(order: Orders, code: Any) -> None:
     with pytest.raises(CheckpointError) as caught:
         run(order("torchscript", source=source, against_pipeline="own_pipeline:halved"))
     assert caught.value.option == "against-pipeline"
+
+
+def test_what_the_pipeline_changes_of_the_process_is_undone(
+    eager: EagerReference, tmp_path: Path
+) -> None:
+    before = Path.cwd()
+    compare("changing", eager, tmp_path, [])
+    assert Path.cwd() == before
+    assert torch.get_default_dtype() is torch.float32
+    assert torch.is_grad_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_pipeline_that_runs_the_compared_module_is_refused(order: Orders, code: Any) -> None:
+    source = open_source(code, preprocess="", postprocess="", inputs=("x:float32[batch,3,9,9]",))
+    source = replace(source, model="own_pipeline:SHARED")
+    with pytest.raises(CheckpointError, match="very module"):
+        run(order("torchscript", source=source, against_pipeline="own_pipeline:itself"))
+
+
+def open_other(code: Any, name: str, folder: Path, **changes: Any) -> EagerReference:
+    steps = {"preprocess": "scale=1/255,resize=32x32,channels=rgb,layout=NCHW", **changes}
+    source = replace(
+        open_source(code, **steps),
+        checkpoint=Path(code.__file__).parent / f"{name.lower()}.pt",
+        model=f"own_pipeline:{name.title()}",
+    )
+    progress = Progress(tell=ignore_events, logs=folder)
+    return open_reference(source, read_checkpoint(source, progress), Judging(), progress)
+
+
+@pytest.mark.slow
+def test_feeds_where_rounding_decides_the_order_compare_nothing(code: Any, tmp_path: Path) -> None:
+    eager = open_other(code, "SORTED", tmp_path, postprocess="")
+    for name in ("in_order", "in_order_bgr"):
+        with pytest.raises(CheckpointError) as caught:
+            compare(name, eager, tmp_path, [])
+        assert "interpolation=" not in caught.value.message
+        if name == "in_order":
+            assert "not compared" in caught.value.message
+
+
+@pytest.mark.slow
+def test_boxes_of_the_pipeline_must_be_a_right_choice(code: Any, tmp_path: Path) -> None:
+    nms = "sigmoid,nms,max=8,candidates=32"
+    eager = open_other(code, "BOXES", tmp_path, postprocess=nms)
+    compare("suppressed", eager, tmp_path, [])
+    for name in ("suppressed_bgr", "shifted", "no_boxes"):
+        with pytest.raises(CheckpointError, match="differs from"):
+            compare(name, eager, tmp_path, [])
+
+
+@pytest.mark.slow
+def test_feeds_without_boxes_compare_nothing(code: Any, tmp_path: Path) -> None:
+    nms = "sigmoid,nms,max=8,candidates=32,score=0.99"
+    eager = open_other(code, "BOXES", tmp_path, postprocess=nms)
+    with pytest.raises(CheckpointError, match="no box") as caught:
+        compare("no_boxes", eager, tmp_path, [])
+    assert "--samples" in str(caught.value.hint)
