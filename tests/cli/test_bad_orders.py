@@ -115,7 +115,7 @@ def test_an_option_that_makes_no_sense_is_told(
         (("inspect",), "Missing argument 'path': a converted model or a checkpoint"),
         (
             ("pack", "--to", "triton"),
-            "'PATH...': output folders of modelc export, or a modelc.toml",
+            "'PATH': output folders of modelc export, or a modelc.toml",
         ),
     ],
 )

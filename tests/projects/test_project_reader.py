@@ -125,7 +125,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         (f"{DIGITS}model-arg = ['depth']\n", None, "KEY=VALUE", "depth=50"),
         (f"{DIGITS}accept-branch = 'gate.py'\n", None, "FILE:LINE", "gate.py:23"),
         (f"{DIGITS}max-drop = 5\n", ErrorCode.INVALID_VALUE, "500 %", "5%"),
-        (f"{DIGITS}preprocess = 'imagnet'\n", UNKNOWN, "--preprocess", "imagenet"),
+        (f"{DIGITS}preprocess = 'imagnet'\n", UNKNOWN, "preprocessing preset", "imagenet"),
         (f"{DIGITS}quantizer = 'nfcc'\n", UNKNOWN, "'nfcc'", "nncf"),
         (f"{DIGITS}tolerance = 'sqnr=3'\n", UNKNOWN, "'sqnr'", "min-sqnr"),
         (f"{DIGITS}tolerance = 'min-cosine=3'\n", INVALID, "3", "at most 1"),

@@ -138,7 +138,7 @@ def describe_process(_: None, __: ParentConnection) -> dict[str, Any]:
     status = dict(
         line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines()
     )
-    kept = ("Umask", "SigBlk", "SigIgn", "SigCgt", "Threads", "Cpus_allowed", "NoNewPrivs")
+    kept = ("Umask", "SigBlk", "SigIgn", "SigCgt", "Cpus_allowed", "NoNewPrivs")
     kinds = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
     return {
         **{name: status[name] for name in kept},
