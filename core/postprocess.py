@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -18,6 +18,7 @@ _MAX_K = 65_536
 _MAX_TAKEN = 1_000  # steps in the graph
 _MAX_CANDIDATES = 3_839  # with one that stands for none, the most that TensorRT's TopK takes
 _FORMS = ("xyxy", "cxcywh")
+_EXAMPLE, _NMS_EXAMPLE = "softmax,topk=5", "sigmoid,nms,iou=0.5"
 _WORDS = (*ACTIVATIONS, ARGMAX, TOPK, NMS)
 
 
@@ -52,7 +53,7 @@ class Suppression:
         if form not in _FORMS:
             raise unknown_name_error("--postprocess nms,form", form, _FORMS)
         if pairs.get(BOXES, "") == pairs.get(SCORES, "") != "":
-            raise _step_error(f"{pairs[BOXES]!r} cannot be both boxes and scores")
+            raise _step_error(f"{pairs[BOXES]!r} cannot be both boxes and scores", _NMS_EXAMPLE)
         return cls(
             iou=_parse_number(pairs, "iou", cls.iou, (0.0, 1.0)),
             score=_parse_number(pairs, "score", cls.score, (-1e30, 1e30)),
@@ -90,7 +91,8 @@ def _parse_number(
     except ValueError:
         found = math.nan
     if not limits[0] <= found <= limits[1]:
-        raise _step_error(f"nms,{name}={text} is not a number from {limits[0]:g} to {limits[1]:g}")
+        problem = f"nms,{name}={text} is not a number from {limits[0]:g} to {limits[1]:g}"
+        raise _step_error(problem, _NMS_EXAMPLE)
     return found
 
 
@@ -117,15 +119,14 @@ class Postprocess:
             UsageError: a step is unknown or given twice, or nothing is left to do.
         """
         words = [one.strip() for one in text.split(",")]
-        given = [word.split("=", 1) for word in words if "=" in word]
-        pairs = dict(given)
+        pairs = _read_pairs(words)
         steps = [word for word in words if "=" not in word or word.startswith(f"{TOPK}=")]
         steps = [word.split("=", 1)[0] for word in steps]
         for name in steps:
             if name not in _WORDS:
                 raise unknown_name_error("--postprocess step", name, _WORDS)
         kinds = [name in ACTIVATIONS for name in steps]  # the activation comes first
-        if not steps or kinds not in ([True], [False], [True, False]) or len(given) > len(pairs):
+        if kinds not in ([True], [False], [True, False]):
             raise _step_error(f"{text!r} is not an activation, a selection, or both in this order")
         activation = steps[0] if kinds[0] else ""
         if NMS in steps:
@@ -169,10 +170,25 @@ def class_axis(rank: int) -> int:
     return -1 if rank == 3 else 1  # noqa: PLR2004
 
 
-def _step_error(problem: str) -> UsageError:
+def _read_pairs(words: Sequence[str]) -> dict[str, str]:
+    """Return the values by key.
+
+    Raises:
+        UsageError: a key is given twice.
+    """
+    given = [word.split("=", 1) for word in words if "=" in word]
+    names = [name for name, _ in given]
+    twice = next((name for name in names if names.count(name) > 1), "")
+    if twice:
+        example = _NMS_EXAMPLE if NMS in words else _EXAMPLE
+        raise _step_error(f"{twice} is given twice in {','.join(words)!r}", example)
+    return dict(given)
+
+
+def _step_error(problem: str, example: str = _EXAMPLE) -> UsageError:
     return UsageError(
         f"--postprocess: {problem}",
-        hint="for example softmax,topk=5",
+        hint=f"for example {example}",
         option="postprocess",
         code=ErrorCode.INVALID_VALUE,
     )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _SIGMAS = 4.0  # of the movement of a value under noise: the largest of ten thousand normal errors
 # Errors beyond these shares of the shorter side of a box and of the range of scores decide nothing.
 _MOST = 0.05
+_MOST_SHARES = 500  # and beyond so many shares of the precision: 0.1 % for FP32
 _ROUNDINGS = 8  # of the dtype, for what the steps themselves compute
 _CHOSEN = "boxes as the artifact chose them"
 
@@ -167,6 +168,7 @@ class SuppressedModel:
         unit = _ROUNDINGS * float(np.finfo(own.corners.dtype).eps)
         sides = np.abs(finite[:, 2:] - finite[:, :2]).min(axis=1, keepdims=True)
         by_noise = np.abs(errors.corners[row]).max(axis=1, keepdims=True)
+        most = min(_MOST, _MOST_SHARES * share) if share else _MOST
         usable = scores[np.isfinite(scores)]
         spread = float(np.ptp(usable)) if usable.size else 0.0
         levels = np.abs(np.nan_to_num(scores, posinf=0, neginf=0))
@@ -175,18 +177,21 @@ class SuppressedModel:
             corners=corners,
             scores=scores,
             box_error=max(unit, share) * np.abs(finite).max(axis=1, keepdims=True)
-            + np.minimum(by_noise, _MOST * sides),
-            score_error=by_steps + np.minimum(np.abs(errors.scores[row]), _MOST * spread),
+            + np.minimum(by_noise, most * sides),
+            score_error=by_steps + np.minimum(np.abs(errors.scores[row]), most * spread),
             floor=float(own.scores.dtype.type(self.nms.score)),
         )
 
 
 def _error_of(movements: list[Array]) -> Array:
-    """Return the error of each element: its own movement or the usual one, the larger."""
+    """Return the error of each element: its own movement or the median, the larger.
+
+    In a mean, one ill-conditioned value would loosen the decisions on all others.
+    """
     import numpy as np
 
     squares = np.mean([np.nan_to_num(one, posinf=0, neginf=0) ** 2 for one in movements], axis=0)
-    found: Array = _SIGMAS * np.sqrt(np.maximum(squares, squares.mean()))
+    found: Array = _SIGMAS * np.sqrt(np.maximum(squares, np.median(squares) if squares.size else 0))
     return found
 
 

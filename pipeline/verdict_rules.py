@@ -16,6 +16,7 @@ from ..core.compile_records import COMPILED
 from ..core.contract import Weighted
 from ..core.findings import SIZED
 from ..core.kinds import Precision, ReasonCode, SkippedCheck
+from ..core.postprocess import BOXES, CLASS_IDS, COUNT, SCORES
 from ..core.records import Artifact
 from ..core.target_extensions import (
     DefaultChecked,
@@ -163,13 +164,27 @@ def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     return Ruling.fault(ReasonCode.WEIGHT_ALTERED, *[f"{faults[0]}{more}"] if faults else [])
 
 
-def _check_compared(_: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+def _check_compared(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     """Reject an artifact whose outputs are empty on every feed: no value was compared.
 
-    A detector that finds nothing gives the right shapes whatever its weights are.
+    A detector that finds nothing gives the right shapes whatever its weights are. Suppression pads
+    its lists, so they are empty where no box is left.
     """
-    arrays = [a for one in judged.evidence.references for a in one.outputs.values()]
-    if not judged.passed or any(array.size for array in arrays):
+    if not judged.passed:
+        return Ruling()
+    evidence = judged.evidence
+    references = [one for one in evidence.references if one.feed.name not in evidence.loose]
+    if {BOXES, SCORES, CLASS_IDS, COUNT} <= set(request.eager.signature.outputs):
+        counted = {one.feed.name for one in _list_compared_feeds(evidence)}
+        found = [one.feed.name for one in references if one.outputs[COUNT].any()]
+        text = (
+            "no feed gives a box, so no value was compared: give other --samples, or a lower score "
+            "in --postprocess"
+        )
+        if found and not counted.intersection(found):
+            return Ruling(notes=(f"only extreme values give boxes: {', '.join(found)}",))
+        return Ruling.fault(ReasonCode.NOT_MEASURED, *[] if found else [text])
+    if any(array.size for one in evidence.references for array in one.outputs.values()):
         return Ruling()
     text = "all outputs are empty on every feed, so no value was compared: give other --samples"
     return Ruling.fault(ReasonCode.NOT_MEASURED, text)

@@ -36,6 +36,17 @@ def test_other_texts_are_refused(text: str) -> None:
         Postprocess.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("nms,max=1e3", "nms,max=1e3 is not a number"), ("iou=0.5,nms,iou=0.6", "iou is given twice")],
+)
+def test_a_wrong_key_of_nms_gets_an_example_of_nms(text: str, problem: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Postprocess.parse(text)
+    assert problem in caught.value.message
+    assert "sigmoid,nms,iou=0.5" in str(caught.value.hint)
+
+
 def test_the_axis_of_classes_follows_the_rank() -> None:
     assert [class_axis(rank) for rank in (2, 3, 4)] == [1, -1, 1]
 

@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from modelc.checkpoints import box_suppression, enclosed_module
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
-from modelc.core.kinds import Capture
+from modelc.core.kinds import Capture, ReasonCode
 from modelc.core.model_meta import ModelMeta
 from modelc.core.postprocess import Postprocess, Suppression
+from modelc.pipeline import suppression_choices
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run_order import run
 
@@ -132,6 +134,24 @@ def test_a_fault_in_the_captured_copy_is_rejected(
     manifest = run(order("torchscript", source=source, capture=Capture.TRACE))
     assert not manifest.passed
     assert manifest.artifacts[0].rejected
+
+
+def test_an_artifact_is_rejected_if_no_feed_gives_a_box(
+    order: Orders, source: Source, capture_with: Callable[[Suppress], None]
+) -> None:
+    capture_with(lambda boxes, scores, steps: REAL(boxes * 7, scores * 0, steps))
+    none = replace(source, postprocess=(source.postprocess or "").replace("=0.5", "=1.5"))
+    manifest = run(order("torchscript", source=none, capture=Capture.TRACE))
+    assert [one.code for one in manifest.verdicts[-1].reasons] == [ReasonCode.NOT_MEASURED]
+
+
+def test_one_ill_conditioned_value_loosens_no_other() -> None:
+    movements = [np.full(24, 1e-7), np.full(24, -1e-7)]
+    for one in movements:
+        one[0] = 0.3
+    errors = suppression_choices._error_of(movements)
+    assert errors[0] > 0.3
+    assert errors[1:].max() < 1e-6
 
 
 @pytest.mark.slow
