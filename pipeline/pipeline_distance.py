@@ -157,8 +157,8 @@ def _describe_problem(
     worst, feed = wrong[0], wrong[0].reply.reference.feed
     feeds = {one.reply.reference.feed.name: one.reply for one in wrong}
     text = f"differs from the model on {len(feeds)} of {len(replies)} feeds, most on "
-    text += f"{describe_named_feed(feed)}: {meter.refused.get(feed.name) or repr(worst.output)}"
-    if worst.found.max_abs and not worst.is_whole and feed.name not in meter.refused:
+    text += f"{describe_named_feed(feed)}: {meter.wrong_boxes.get(feed.name) or repr(worst.output)}"
+    if worst.found.max_abs and not worst.is_whole and feed.name not in meter.wrong_boxes:
         text += f" by up to {worst.found.max_abs:.3g} ({worst.allowed.worst:.2g} is allowed)"
     for one in drifts:
         if one.differing:
@@ -175,11 +175,11 @@ def _describe_problem(
 class _DriftMeter:
     """Measures outputs, with what Pillow's rounding does to them on each feed.
 
-    `refused` says for feeds, by name, why boxes of the pipeline are not a right choice.
+    `wrong_boxes` says for feeds, by name, why boxes of the pipeline are not a right choice.
     """
 
     def __init__(self, eager: EagerReference, replies: Sequence[PipelineReply]) -> None:
-        self.refused: dict[str, str] = {}
+        self.wrong_boxes: dict[str, str] = {}
         self._chosen: dict[str, list[Outputs]] = {}
         self._inner, self.suppressed = InnerModel(eager), SuppressedModel.of(eager)
         self._rounded: dict[str, list[tuple[Outputs, Array | None]]] = {}
@@ -208,7 +208,7 @@ class _DriftMeter:
             wrong = int(self._find_wrong(reply.reference, theirs, name).sum())
             excess = 1 + wrong / ours.size if wrong else 0.0
             is_open = int((ours != theirs).sum()) > _MOST * ours.size
-        if reply.reference.feed.name in self.refused:
+        if reply.reference.feed.name in self.wrong_boxes:
             excess = math.inf
         compared, differing = _count_classes(ours, theirs, name)
         return _Distance(
@@ -287,7 +287,7 @@ class _DriftMeter:
     def follow_boxes(self, reply: PipelineReply) -> PipelineReply:
         """Put eager's values of the boxes that the pipeline chose in place of eager's own choice.
 
-        A choice that is not right within roundoff and the rounding is refused.
+        A choice that is not right within roundoff and the rounding is an error of the feed.
         """
         import numpy as np
 
@@ -307,7 +307,7 @@ class _DriftMeter:
         errors = OwnBoxes(corners=corners, scores=scores)
         made, problem = self.suppressed.follow(reply.outputs, own, errors)
         if problem:
-            self.refused[reference.feed.name] = problem
+            self.wrong_boxes[reference.feed.name] = problem
             return reply
         outputs = {**reference.outputs, **made}
         self._chosen[reference.feed.name] = [_take_chosen(made, own, one) for one in all_moved]
