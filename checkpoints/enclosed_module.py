@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -24,7 +25,7 @@ from .image_steps import make_scale_constants, preprocess_images
 from .module_outputs import split_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import torch
 
@@ -247,6 +248,18 @@ def _wrap(module: torch.nn.Module, steps: EnclosedSteps) -> torch.nn.Module:
 
     _STEPS[Enclosed] = steps
     return Enclosed()
+
+
+@contextmanager
+def record_inner_outputs(module: torch.nn.Module) -> Iterator[list[object]]:
+    """Collect what the module within the steps of `enclose` returns, call by call."""
+    held: list[object] = []
+    inner = module.get_submodule("model")
+    hook = inner.register_forward_hook(lambda *call: held.append(call[-1]))
+    try:
+        yield held
+    finally:
+        hook.remove()
 
 
 def find_steps(module: torch.nn.Module) -> EnclosedSteps | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from ..checkpoints.checkpoint_files import NO_GUARD, ChangeGuard, identify, make_change_guard
 from ..checkpoints.checkpoint_loader import load_checkpoint
 from ..checkpoints.eager_model import Eager, open_eager
+from ..checkpoints.enclosed_module import find_steps
 from ..checkpoints.loaded_module import LoadedModule, merge_known_inputs
 from ..checkpoints.sample_inputs import infer_specs
 from ..checkpoints.weight_loading import find_nonfinite_weights
@@ -18,6 +19,7 @@ from ..core.findings import SIZED, PipelineComparison
 from ..core.grammar import parse_input
 from ..core.kinds import SkippedCheck
 from ..core.manifest import FeedPlan
+from ..core.postprocess import Postprocess
 from ..core.records import Checkpoint
 from ..core.signature import Signature, ValueRange, merge_inputs
 from ..validators.edge_case_feeds import draw_edge_case_feeds, draw_nonfinite_feeds
@@ -81,6 +83,13 @@ class EagerReference:
     def has_source(self) -> bool:
         """Whether the model itself is here, and not only what another host stored of it."""
         return self.stored is None or self.stored.source
+
+    @property
+    def suppression(self) -> Postprocess | None:
+        """The steps after the model that suppress boxes; None without them or the model."""
+        steps = find_steps(self.model.module) if self.has_source else None
+        after = None if steps is None else steps.after
+        return None if after is None or after.nms is None else after
 
     def skip(self, check: SkippedCheck) -> bool:
         """Return whether a check must be skipped without the model, and note it if so."""

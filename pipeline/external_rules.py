@@ -76,7 +76,7 @@ def add_each_size(request: JudgeRequest) -> JudgeRequest:
     """
     eager, held_out = request.eager, request.held_out
     drawer = FeedDrawer.of(eager.signature, eager.feeds.seed, find_sample(eager.references))
-    more: list[ReferenceOutputs] = []
+    batch, more = FeedForm.of(eager.signature).batch, list[ReferenceOutputs]()
     for name, dim in eager.signature.free_dims.items():
         if not _has_few_sizes(dim):
             continue
@@ -85,7 +85,6 @@ def add_each_size(request: JudgeRequest) -> JudgeRequest:
             place = {**eager.signature.opt_sizes, name: size}
             with suppress(CheckpointError):  # the note has the sizes that were asked
                 more.append(run_eager(eager, drawer.feed(f"{name}={size}", place)))
-        batch = FeedForm.of(eager.signature).batch
         if batch is not None and batch.name == name:
             held_out = (*held_out, *refer_batches(held_out, eager, sizes))
     found = replace(eager, references=(*eager.references, *more))

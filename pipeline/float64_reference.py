@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..calibration.sample_reader import feed_digest
-from ..checkpoints.enclosed_module import find_steps
 from ..core.contract import Array, Outputs
 from ..core.errors import CheckpointError
 from ..core.kinds import Precision
@@ -279,11 +278,9 @@ def _has_same_boxes(found: Outputs, one: ReferenceOutputs, eager: EagerReference
 
     Other boxes would be taken for a large noise, within which a wrong artifact might pass.
     """
-    steps = find_steps(eager.model.module) if eager.has_source else None
-    if steps is None or steps.after is None or steps.after.nms is None:
-        return True
-    return not any(
-        is_apart(found[name], one.outputs[name]) for name in steps.after.outputs if name in found
+    steps = eager.suppression
+    return steps is None or not any(
+        is_apart(found[name], one.outputs[name]) for name in steps.outputs if name in found
     )
 
 

@@ -10,7 +10,12 @@ from functools import partial
 from itertools import combinations, product
 from typing import Any
 
-from ..checkpoints.enclosed_module import EnclosedSteps, find_class_output, find_steps
+from ..checkpoints.enclosed_module import (
+    EnclosedSteps,
+    find_class_output,
+    find_steps,
+    record_inner_outputs,
+)
 from ..checkpoints.image_steps import make_scale_constants, preprocess_images
 from ..checkpoints.module_outputs import split_outputs
 from ..core.contract import Array, Feed, Outputs
@@ -74,17 +79,11 @@ class InnerModel:
         Raises:
             CheckpointError: it does not take the image.
         """
-        steps, held = self.steps, list[object]()
+        steps, module = self.steps, self._eager.model.module
         if steps is None:
             return self._eager.model.run(arrays), None
-
-        inner = self._eager.model.module.get_submodule("model")
-        hook = inner.register_forward_hook(lambda *call: held.append(call[-1]))
-        try:
-            with self.use_image(image):
-                outputs = self._eager.model.run(arrays)
-        finally:
-            hook.remove()
+        with record_inner_outputs(module) as held, self.use_image(image):
+            outputs = self._eager.model.run(arrays)
         if steps.after is None:
             return outputs, None
         if activation is not None:

@@ -38,16 +38,15 @@ PIPELINE_STEP = "compare with the Python pipeline"
 _REPEATED = 8  # feeds that the pipeline gets twice
 
 
-def load_pipeline(spec: str | None, progress: Progress) -> UserPipeline | None:
+def load_pipeline(spec: str | None, progress: Progress) -> None:
     """Import the function of `package.module:function`; what that prints goes to a log.
 
     Raises:
         UsageError: there is no such function.
     """
-    if spec is None:
-        return None
-    with progress.step("load the Python pipeline", log="pipeline"):
-        return UserPipeline(spec)
+    if spec is not None:
+        with progress.step("load the Python pipeline", log="pipeline"):
+            UserPipeline(spec)
 
 
 def compare_pipeline(

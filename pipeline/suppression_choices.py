@@ -11,7 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from ..checkpoints.eager_perturbations import perturb_feed, perturb_weights
-from ..checkpoints.enclosed_module import find_box_output, find_class_output, find_steps
+from ..checkpoints.enclosed_module import (
+    find_box_output,
+    find_class_output,
+    record_inner_outputs,
+)
 from ..checkpoints.module_outputs import split_outputs
 from ..core.contract import Array
 from ..core.errors import CheckpointError
@@ -40,13 +44,8 @@ _CHOSEN = "boxes as the artifact chose them"
 
 def run_inner_module(eager: EagerReference, arrays: Feed) -> dict[str, torch.Tensor]:
     """Return the outputs of the user's module within its steps, by name."""
-    held = list[object]()
-    inner = eager.model.module.get_submodule("model")
-    hook = inner.register_forward_hook(lambda *call: held.append(call[-1]))
-    try:
+    with record_inner_outputs(eager.model.module) as held:
         eager.model.run_with_deadline(arrays)
-    finally:
-        hook.remove()
     return split_outputs(held[-1]).tensors
 
 
@@ -82,10 +81,10 @@ class SuppressedModel:
     @classmethod
     def of(cls, eager: EagerReference) -> Self | None:
         """Return the model; None if it has no suppression, or is not here."""
-        steps = find_steps(eager.model.module) if eager.has_source else None
-        if steps is None or steps.after is None or steps.after.nms is None:
+        steps = eager.suppression
+        if steps is None or steps.nms is None:
             return None
-        return cls(eager=eager, steps=steps.after, nms=steps.after.nms)
+        return cls(eager=eager, steps=steps, nms=steps.nms)
 
     def find_boxes(self, arrays: Feed) -> OwnBoxes:
         """Run a feed and compute what the suppression is given.

@@ -50,7 +50,7 @@ def open_module(module: nn.Module, *inputs: str) -> tuple[Eager, Signature]:
 def reference_of(eager: Eager, **parts: Any) -> EagerReference:
     """An eager reference with the model and these fields alone."""
     plain: dict[str, Any] = {"moved": {}, "stored": None, "skip": lambda _: False}
-    parts = {"has_source": False, **plain, **parts}
+    parts = {"has_source": False, "suppression": None, **plain, **parts}
     return cast("EagerReference", SimpleNamespace(model=eager, **parts))
 
 

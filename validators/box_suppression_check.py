@@ -65,7 +65,7 @@ def find_choice(all_: Candidates, found: Feed, steps: Suppression) -> Choice:
             return _reject(f"box {place} is none of the model's own boxes with its class and score")
         pairs.append(pair)
     chosen = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    problem = _check_taken(all_, chosen, steps) or _check_missing(all_, chosen, steps)
+    problem = _check_chosen(all_, chosen, steps) or _check_missing(all_, chosen, steps)
     return Choice(pairs=chosen, problem=problem)
 
 
@@ -119,7 +119,7 @@ def _select_candidates(all_: Candidates, count: int) -> tuple[Array, Array]:
     return possible, certain
 
 
-def _check_taken(all_: Candidates, chosen: Array, steps: Suppression) -> str:
+def _check_chosen(all_: Candidates, chosen: Array, steps: Suppression) -> str:
     """Return why the boxes of the list cannot be together in it, in this order."""
     import numpy as np
 

@@ -186,14 +186,16 @@ def _sidecar_digests(source: str, root: Path, digests: FileDigests) -> Iterator[
 
 
 def canonical_bytes(value: object) -> bytes:
-    """Encode records, mappings with text keys, sequences, sets and plain values as MessagePack.
+    """Encode what an order is made of as MessagePack.
 
-    Values of the same type never share an encoding, and neither do 1, 1.0, True and "1". The order
-    of a mapping or a set does not matter. A record is the mapping of its fields, and an enum is its
-    value: the field that holds one says which type it is.
+    That is records, mappings with text keys, sequences, sets, enums, paths, text, numbers, bools
+    and None; 1, 1.0, True and "1" differ. The order of a mapping or a set does not matter. A record
+    is the mapping of its fields, and an enum is its value, so that a field must not hold two types
+    that look the same.
 
     Raises:
-        TypeError: another type.
+        TypeError: a type that MessagePack has no form for.
+        OverflowError: an integer of more than 64 bits.
     """
     return _encoder().encode(value)
 
