@@ -9,6 +9,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -19,17 +20,6 @@ from .. import __version__
 from ..core.errors import ModelcError, UsageError, as_usage_error, nearest_names, refuse_pipe
 from ..core.installation import DISTRIBUTION
 from ..core.process import handle_signals, is_from_user_code, signals_so_far, sleep_while_waiting
-from . import (
-    benchmark,
-    cache,
-    export,
-    fleet_commands,
-    folder_commands,
-    pack,
-    run,
-    setup_commands,
-    validate,
-)
 from .console import write_json
 from .streams import flush_streams, forget_folders, open_streams
 
@@ -37,33 +27,30 @@ INTERRUPTED = 130
 BUG = 70
 _SIGNALLED = 128  # plus the signal number: the shell's exit code of a signalled process
 
-app = typer.Typer(
-    name="modelc",
-    help="Convert PyTorch checkpoints and validate every artifact against the eager model.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("export")(export.export)
-app.command("run")(run.run)
-app.command("merge")(fleet_commands.merge)
-app.command("finish")(fleet_commands.finish)
-app.command("build-ov")(export.build_ov)
-app.command("build-trt")(export.build_trt)
-app.command("validate")(validate.validate)
-app.command("debug")(validate.debug)
-app.command("bench")(benchmark.benchmark)
-app.command("pack")(pack.pack)
-app.command("report")(folder_commands.report)
-app.add_typer(cache.app, name="cache")
-app.command("calibrate")(setup_commands.calibrate)
-app.command("config")(setup_commands.config)
-app.command("doctor")(setup_commands.doctor)
-app.command("init")(setup_commands.init)
-app.command("inspect")(folder_commands.inspect)
-app.command("sbom")(folder_commands.sbom)
-app.command("targets")(setup_commands.targets)
-app.command("verify")(folder_commands.verify)
+# The module and the function of each command, in the order of the help. The functions of an
+# application of several commands are in its `app`.
+_COMMANDS = {
+    "export": ("export", "export"),
+    "run": ("run", "run"),
+    "merge": ("fleet_commands", "merge"),
+    "finish": ("fleet_commands", "finish"),
+    "build-ov": ("export", "build_ov"),
+    "build-trt": ("export", "build_trt"),
+    "validate": ("validate", "validate"),
+    "debug": ("validate", "debug"),
+    "bench": ("benchmark", "benchmark"),
+    "pack": ("pack", "pack"),
+    "report": ("folder_commands", "report"),
+    "cache": ("cache", "app"),
+    "calibrate": ("setup_commands", "calibrate"),
+    "config": ("setup_commands", "config"),
+    "doctor": ("setup_commands", "doctor"),
+    "init": ("setup_commands", "init"),
+    "inspect": ("folder_commands", "inspect"),
+    "sbom": ("folder_commands", "sbom"),
+    "targets": ("setup_commands", "targets"),
+    "verify": ("folder_commands", "verify"),
+}
 
 
 def _version(value: bool) -> None:
@@ -72,13 +59,35 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Convert PyTorch checkpoints and validate every artifact against the eager model."""
+
+
+def make_app(name: str = "") -> typer.Typer:
+    """Make the application with the command `name`, or with all if it is not one's name.
+
+    The modules of the other commands are not imported, which would take longer than typer itself.
+    """
+    app = typer.Typer(
+        name="modelc",
+        help="Convert PyTorch checkpoints and validate every artifact against the eager model.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for one in [name] if name in _COMMANDS else _COMMANDS:
+        module, function = _COMMANDS[one]
+        command = getattr(import_module(f".{module}", __package__), function)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=one)
+        else:
+            app.command(one)(command)
+    return app
 
 
 def main() -> None:
@@ -130,6 +139,7 @@ def run_cli(arguments: list[str]) -> int:
     debug, json = "--debug" in arguments, "--json" in arguments
     try:
         _check_environment(arguments)
+        app = make_app(*arguments[:1])
         code = app(args=arguments, prog_name="modelc", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED  # typer converts most interrupts to an exit

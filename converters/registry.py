@@ -1,4 +1,4 @@
-"""The table of formats. To add one, add its name to the import line and to the tuple.
+"""The table of formats. To add one, add its module to the two tuples.
 
 Targets of other packages follow, found by entry point. A package is loaded when anything beyond the
 name of its target is read.
@@ -10,9 +10,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..core.contract import EAGER, Deferred, Readiness, Target
 from ..core.errors import (
@@ -24,31 +24,55 @@ from ..core.errors import (
     unknown_name_error,
 )
 from ..core.kinds import Precision
-from . import (
-    aoti_package,
-    exported_program,
-    onnx_model,
-    onnx_tensorrt,
-    openvino_ir,
-    tensorrt_engine,
-    tensorrt_onnx,
-    tensorrt_rtx,
-    torch_tensorrt_program,
-    torchscript_module,
-)
+
+if TYPE_CHECKING:
+    from . import (
+        aoti_package,
+        exported_program,
+        onnx_model,
+        onnx_tensorrt,
+        openvino_ir,
+        tensorrt_engine,
+        tensorrt_onnx,
+        tensorrt_rtx,
+        torch_tensorrt_program,
+        torchscript_module,
+    )
+
+    _CHECKED: tuple[Target, ...] = (
+        torchscript_module, exported_program, aoti_package, onnx_model, openvino_ir, tensorrt_onnx,
+        tensorrt_engine, tensorrt_rtx, torch_tensorrt_program, onnx_tensorrt,
+    )  # fmt: skip
+
+
+class BuiltInTarget:
+    """A target of modelc, whose module is imported when anything beyond its name is read."""
+
+    def __init__(self, name: str, module: str) -> None:
+        self.NAME = name
+        self._module = module
+
+    def load(self) -> Target:
+        """Import the module."""
+        return cast("Target", import_module(f".{self._module}", __package__))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the attribute of the module."""
+        return getattr(self.load(), name)
+
 
 GROUP = "modelc.targets"
 BUILT_IN: tuple[Target, ...] = (
-    torchscript_module,
-    exported_program,
-    aoti_package,
-    onnx_model,
-    openvino_ir,
-    tensorrt_onnx,
-    tensorrt_engine,
-    tensorrt_rtx,
-    torch_tensorrt_program,
-    onnx_tensorrt,
+    BuiltInTarget("torchscript", "torchscript_module"),
+    BuiltInTarget("pt2", "exported_program"),
+    BuiltInTarget("aoti", "aoti_package"),
+    BuiltInTarget("onnx", "onnx_model"),
+    BuiltInTarget("openvino", "openvino_ir"),
+    BuiltInTarget("tensorrt-onnx", "tensorrt_onnx"),
+    BuiltInTarget("tensorrt", "tensorrt_engine"),
+    BuiltInTarget("tensorrt-rtx", "tensorrt_rtx"),
+    BuiltInTarget("torch-tensorrt", "torch_tensorrt_program"),
+    BuiltInTarget("onnx-tensorrt", "onnx_tensorrt"),
 )
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _VALUES = ("SUMMARY", "SUFFIX", "MADE_FROM", "CAPTURES", "DEVICES")
@@ -220,7 +244,7 @@ def target_for(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:
 
 def _own_object(target: Target) -> Target:
     """Return the target; the package's own object for a plugin."""
-    return target.load() if isinstance(target, PluginTarget) else target
+    return target.load() if isinstance(target, PluginTarget | BuiltInTarget) else target
 
 
 def package_of(target: Target, targets: tuple[Target, ...] = TARGETS) -> str:

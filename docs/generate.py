@@ -16,7 +16,7 @@ from typing import Any
 
 import typer
 
-from modelc.cli.app import app
+from modelc.cli.app import make_app
 from modelc.converters.registry import BUILT_IN
 from modelc.core.kinds import ErrorCode, ReasonCode
 from modelc.pipeline.manifest_file import json_schema
@@ -95,7 +95,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield ROOT / "core" / "manifest.schema.json", json.dumps(json_schema(), indent=1) + "\n"
     yield ROOT / "docs" / "targets.md", targets_page()
     yield ROOT / "docs" / "errors.md", errors_page()
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(make_app())
     schema = project_schema()
     yield ROOT / "projects" / "modelc.schema.json", json.dumps(schema, indent=1) + "\n"
     for name, command in group.commands.items():

@@ -79,7 +79,8 @@ def _decode_record(raw: bytes, invalid: Callable[..., UsageError]) -> Manifest:
     manifest = None
     try:
         try:
-            manifest = msgspec.json.decode(raw, type=Manifest)
+            text = raw.decode()  # msgspec does not look at the text of unknown keys
+            manifest = msgspec.json.decode(text, type=Manifest)
             version = manifest.schema_version
         except (*malformed, UsageError):
             version = msgspec.json.decode(raw, type=_VersionedManifest).schema_version

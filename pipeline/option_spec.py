@@ -217,13 +217,17 @@ def read_record(record: type[Record], values: Given) -> Record:
 def summarize(record: object) -> dict[str, str]:
     """What a manifest keeps of a record's options that change an artifact: text, "" by default."""
     texts = {}
-    defaults = {one.name: one.default for one in fields(type(record))}  # type: ignore[arg-type]
-    for one in specs_of(type(record)):
-        value, default = getattr(record, one.field), defaults[one.field]
-        if one.rebuilds:
-            is_default = value == ({} if default is MISSING else default)
-            texts[one.name.replace("-", "_")] = "" if is_default else _as_text(value)
+    for one, default in _specs_that_rebuild(type(record)):  # type: ignore[arg-type]
+        value = getattr(record, one.field)
+        texts[one.name.replace("-", "_")] = "" if value == default else _as_text(value)
     return texts
+
+
+@functools.cache
+def _specs_that_rebuild(record: Any) -> tuple[tuple[OptionSpec, object], ...]:
+    """The options of a record that change an artifact, each with the default of its field."""
+    defaults = {one.name: {} if one.default is MISSING else one.default for one in fields(record)}
+    return tuple((one, defaults[one.field]) for one in specs_of(record) if one.rebuilds)
 
 
 def _as_text(value: object) -> str:

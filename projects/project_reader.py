@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
@@ -358,6 +359,7 @@ def _tokens(text: str) -> Iterator[tuple[int, bool, str]]:
             yield line, token.lastgroup == "sign", token.group()
 
 
+@functools.lru_cache(maxsize=4096)
 def parse_dotted_key(name: str) -> KeyPath:
     """Split a dotted key into its parts.
 

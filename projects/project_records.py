@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -53,6 +55,7 @@ class Setting:
         return format_key_path(self.path)
 
 
+@functools.lru_cache(maxsize=4096)
 def format_key_path(path: KeyPath) -> str:
     """Format a path as in TOML."""
     plain = (part.replace("-", "").replace("_", "").isalnum() and part.isascii() for part in path)
@@ -301,7 +304,7 @@ class ModelOutcome:
     seconds: float = 0.0
     started: bool = True
 
-    @property
+    @cached_property
     def exit_code(self) -> int:
         """The exit code of `modelc export` for this model; 1 if a gate is broken."""
         if self.error is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from modelc.cli.app import app
+from modelc.cli.app import make_app
 
 from .doc_pages import as_reader, blocks_of, check_output, commands_of, run_command
 
@@ -24,7 +24,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "quickstarts").glob("*.md")),
 ]
-GROUP: Any = typer.main.get_command(app)  # typer's own classes are private
+GROUP: Any = typer.main.get_command(make_app())  # typer's own classes are private
 COMMANDS: dict[str, Any] = GROUP.commands
 ENDS = {"modelc debug": {1}, "modelc doctor": {0, 4}}  # a layer is wrong; as this machine is
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import typer
 
-from modelc.cli.app import BUG, INTERRUPTED, app
+from modelc.cli.app import BUG, INTERRUPTED, make_app
 from modelc.converters.registry import TARGETS
 from modelc.core.errors import ModelcError
 from modelc.validators.tolerance import TOLERANCES
@@ -48,7 +48,7 @@ KNOWS_FORMATS = {
     "pipeline/cache/environment.py",  # names of packages, whose versions a manifest holds
 }
 WORDS = re.compile(r"\.\./shared|farm-bench|/work/")
-GROUP: Any = typer.main.get_command(app)  # typer's own classes are private
+GROUP: Any = typer.main.get_command(make_app())  # typer's own classes are private
 COMMANDS: dict[str, Any] = GROUP.commands
 
 

@@ -38,6 +38,7 @@ class FileDigests:
         self._path = None if folder is None else folder / DIGEST_FILE
         self._now = now
         self._learned: dict[str, tuple[str, str]] = {}
+        self._recorded: dict[str, tuple[str, str] | None] = {}
         self._asked: dict[str, tuple[str, dict[str, str]]] = {}
         self._noted: dict[str, str] = {}
         self._facts: set[str] = set()
@@ -110,8 +111,7 @@ class FileDigests:
             check: finds out; only a fact that holds is remembered.
         """
         name = hashlib.sha256(fact.encode()).hexdigest()
-        query = "SELECT 1 FROM fact WHERE name = ?"
-        if name in self._facts or self._find(query, name) is not None:
+        if name in self._facts or self._select("SELECT 1 FROM fact WHERE name = ?", name):
             return True
         if not check():
             return False
@@ -146,22 +146,24 @@ class FileDigests:
     def _find_recorded(self, name: str) -> tuple[str, str] | None:
         if name in self._learned:
             return self._learned[name]
-        row = self._find("SELECT stamp, sha256 FROM digest WHERE path = ?", name)
-        return None if row is None else (str(row[0]), str(row[1]))
+        if name not in self._recorded:
+            rows = self._select("SELECT stamp, sha256 FROM digest WHERE path = ?", name)
+            self._recorded[name] = (str(rows[0][0]), str(rows[0][1])) if rows else None
+        return self._recorded[name]
 
-    def _find(self, query: str, name: str) -> tuple[object, ...] | None:
+    def _select(self, query: str, *values: str) -> list[tuple[object, ...]]:
+        """Return the rows of a query; none without a database."""
         if self._database is None:
-            return None
+            return []
         import sqlite3
 
         try:
-            row: tuple[object, ...] | None = self._database.execute(query, (name,)).fetchone()
+            return self._database.execute(query, values).fetchall()
         except sqlite3.OperationalError:  # another process holds a long lock
-            return None
+            return []
         except sqlite3.DatabaseError:
             self._forget()
-            return None
-        return row
+            return []
 
     def _forget(self) -> None:
         """Continue without the database after it broke."""

@@ -26,10 +26,6 @@ _NOT_MODEL_SUFFIXES = (
 _IGNORED_SUFFIXES = (".npz", ".npy", ".csv", ".xml", ".sarif", ".sig", ".lock", ".gitignore")
 # Formats of runtimes that modelc does not support.
 _FOREIGN_SUFFIXES = (".ort", ".plan", ".trt", ".tflite", ".mlmodel", ".pte", ".pb")
-_MODEL_SUFFIXES = (
-    *(one.SUFFIX for one in TARGETS if one.SUFFIX not in _IGNORED_SUFFIXES),
-    *_FOREIGN_SUFFIXES,
-)
 _MAX_FILES_SHOWN = 3  # names of other files to show
 _HEAD_SIZE = 1024  # bytes of a file to inspect
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r\x1b")  # absent in text and coloured logs
@@ -226,7 +222,8 @@ def _is_disguised(path: Path) -> bool:
 
 
 def _has_model_suffix(name: str) -> bool:
-    return _normalize_text(name).endswith(_MODEL_SUFFIXES)
+    own = (one.SUFFIX for one in TARGETS if one.SUFFIX not in _IGNORED_SUFFIXES)
+    return _normalize_text(name).endswith((*own, *_FOREIGN_SUFFIXES))
 
 
 def _looks_like_a_model(path: Path) -> bool:

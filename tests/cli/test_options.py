@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import typer
 
-from modelc.cli.app import app
+from modelc.cli.app import make_app
 from modelc.pipeline.option_spec import Panel
 
-GROUP: Any = typer.main.get_command(app)  # typer's own classes are private
+GROUP: Any = typer.main.get_command(make_app())  # typer's own classes are private
 PANELS = [str(panel) for panel in Panel]
 APART = {  # options that mean another thing in a command, and why
     ("--out", "run"): "the folder of all models, which the project file may name",

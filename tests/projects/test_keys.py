@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from modelc.cli.app import app
+from modelc.cli.app import make_app
 from modelc.core.kinds import Precision
 from modelc.core.verdict import Limits
 from modelc.pipeline.limit_text import LIMIT_FIELDS
@@ -21,7 +21,7 @@ from modelc.projects.setting_keys import (
     TABLES,
 )
 
-GROUP: Any = typer.main.get_command(app)  # typer's own classes are private
+GROUP: Any = typer.main.get_command(make_app())  # typer's own classes are private
 SHOWN = {"json", "quiet", "debug", "dry-run", "help"}  # of one call
 OF_RUN = {
     "out",
