@@ -70,7 +70,7 @@ class SizeConstraint:
     def dims(self, signature: Signature) -> set[str]:
         """Return the free dims in it."""
         places = {(int(m[1]), int(m[2])) for m in _SIZE.finditer(self.guard)}
-        named = {signature.inputs[one].dims[axis].free.name or "" for one, axis in places}
+        named = {n for one, axis in places for n in signature.inputs[one].dims[axis].bases}
         return named & signature.free_dims.keys()
 
 

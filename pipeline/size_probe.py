@@ -138,7 +138,7 @@ def find_start(probe: SizeProbe, loose: Sequence[str], *, sampled: bool) -> Size
     unknown = [name for name in loose if (dims[name].low, dims[name].opt) == UNBOUNDED[:2]]
     if sampled or not unknown:
         return opt if probe.accepts(opt) else None
-    firsts = [spec.dims[0].free.name for spec in probe.signature.inputs if spec.dims]
+    firsts = [name for s in probe.signature.inputs if s.dims for name in s.dims[0].bases]
     batch = find_batch_dim(probe.signature)
     for rows in ([*firsts], [None if batch is None else batch.name], []):
         counted = [name for name in unknown if name in rows]

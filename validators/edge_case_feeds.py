@@ -216,13 +216,13 @@ def _draw_repeated(drawer: FeedDrawer) -> Iterator[NamedFeed]:
     if batch is None or batch.name is None or batch.high < 2:  # noqa: PLR2004 - one row
         return
     firsts = (spec.dims[0].relation for spec in drawer.signature.inputs if spec.dims)
-    if any(one and one.base == batch.name and not one.equal for one in firsts):
+    if any(one and batch.name in one.bases and not one.equal for one in firsts):
         return  # an input with a multiple of the batch's rows does not repeat with them
     rows = min(batch.high, max(batch.low, BATCHES[2]))
     base = drawer.feed(OPT, {**_short_sizes(drawer.signature, batch), batch.name: rows})
     arrays = {
         spec.name: np.repeat(base.arrays[spec.name][:1], rows, axis=0)
-        if spec.dims and spec.dims[0].dynamic and spec.dims[0].free == batch
+        if spec.dims and spec.dims[0].dynamic and spec.dims[0].bases == (batch.name,)
         else base.arrays[spec.name]
         for spec in drawer.signature.inputs
     }
@@ -258,7 +258,7 @@ def draw_few_rows(drawer: FeedDrawer) -> NamedFeed:
     batch = find_batch_dim(drawer.signature)
     if batch is not None and batch.name:
         row = sum(
-            math.prod(dim.opt for dim in spec.dims if not dim.name or dim.free != batch)
+            math.prod(dim.opt for dim in spec.dims if batch.name not in dim.bases)
             for spec in drawer.signature.inputs
         )
         rows = 1 if row > _LARGE_ROW else _FEW_ROWS

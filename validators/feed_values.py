@@ -217,11 +217,15 @@ def check_samples(signature: Signature, samples: Feed) -> tuple[dict[str, Array]
     _check_names(signature, samples)
     arrays = {spec.name: _cast_sample(spec, samples[spec.name]) for spec in signature.inputs}
     sizes: dict[str, int] = {}
+    sums: list[tuple[InputSpec, Dim, int]] = []
     for spec, dim, size in _sample_dims(signature, arrays):
         if not dim.dynamic:
             _check_fixed(spec, dim, size)
             continue
         _check_range(spec, dim, size)
+        if dim.is_sum:
+            sums.append((spec, dim, size))
+            continue
         free = _free_size(spec, dim, size)
         name = dim.free.name or ""
         if sizes.setdefault(name, free) != free:
@@ -231,22 +235,27 @@ def check_samples(signature: Signature, samples: Feed) -> tuple[dict[str, Array]
                 hint="cut the arrays to one size, or give the dims different names",
                 code=ErrorCode.SAMPLE_MISMATCH,
             )
+    for spec, dim, size in sums:
+        if dim.size(sizes) != size:
+            raise _relation_error(spec, dim, f"{size}", f"{dim.relation}={dim.size(sizes)}")
     return arrays, sizes
 
 
 def _free_size(spec: InputSpec, dim: Dim, size: int) -> int:
     """Return the size of the free dim that this dim derives from: 2 for 64 with `h=32*k`."""
-    free = size if dim.relation is None else dim.relation.base_of(size)
+    free = dim.free_size(size)
     if free is None:
-        raise UsageError(
-            f"the sample of {spec.name!r} has {dim.name}={size}, which is not {dim.relation}",
-            hint=Hint(
-                "cut the sample to such a size, or correct the relation in ", Option("input")
-            ),
-            option="input",
-            code=ErrorCode.SAMPLE_MISMATCH,
-        )
+        raise _relation_error(spec, dim, f"{size}", f"{dim.relation}")
     return free
+
+
+def _relation_error(spec: InputSpec, dim: Dim, size: str, wanted: str) -> UsageError:
+    return UsageError(
+        f"the sample of {spec.name!r} has {dim.name}={size}, which is not {wanted}",
+        hint=Hint("cut the sample to such a size, or correct the relation in ", Option("input")),
+        option="input",
+        code=ErrorCode.SAMPLE_MISMATCH,
+    )
 
 
 def _check_names(signature: Signature, samples: Feed) -> None:
