@@ -133,7 +133,7 @@ def _dim_conditions(
         yield guard.require(guard.op("And", low, high), what)
     if relation is None:
         return
-    if relation.base not in guard.sizes:  # no input has it: the first that follows gives it
+    if relation.base not in guard.sizes:  # the first dim that follows it determines it
         rest = guard.op("Sub", size, guard.number(relation.plus))
         base = guard.op("Div", rest, guard.number(relation.times))
         guard.sizes[relation.base] = base

@@ -36,6 +36,7 @@ class ValueDistribution:
     follows: bool = False  # an end depends on a dim, so 0 and 1 at one size do not make a mask
     hides: bool = False  # a mask in which 1 hides a position
     order: RowOrder = RowOrder.FREE
+    padding: int | None = None  # of a mask that is padded on the left only: the most zeros in a row
 
     def draw(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
         """Draw an array of `shape` in the input's dtype."""
@@ -63,7 +64,8 @@ class ValueDistribution:
     @property
     def binary(self) -> bool:
         """Whether the input holds only 0 and 1, as masks do."""
-        whole = self.dtype not in FLOATS and not self.follows and not self.order
+        free = not self.order or self.padding is not None
+        whole = self.dtype not in FLOATS and not self.follows and free
         return whole and (self.low, self.high) == (0, 1)
 
     def masks(self, spec: InputSpec) -> bool:
@@ -78,7 +80,8 @@ class ValueDistribution:
         Rows lie along the last axis that is not fixed at size 1: `seq` for `[batch,seq,1]`. No row
         is all zeros because most attentions leave that undefined. `max` is all ones, as in unpadded
         batches; `min`, `opt` and `example` are padded on the right by random lengths; others are
-        random bits. If 1 hides a position, 0 and 1 are swapped.
+        random bits. With `padding`, rows start with up to as many zeros instead. If 1 hides a
+        position, 0 and 1 are swapped.
         """
         import numpy as np
 
@@ -86,7 +89,10 @@ class ValueDistribution:
             return np.full(shape, not self.hides, dtype=self.dtype)
         rows = tuple(shape[: row_axis(spec) + 1])
         length = rows[-1]
-        if feed in ("min", "opt", "example"):
+        if self.padding is not None:
+            starts = generator.integers(0, self.padding, rows[:-1], endpoint=True)
+            bits = np.arange(length) >= np.asarray(starts)[..., None]
+        elif feed in ("min", "opt", "example"):
             ends = generator.integers(1, length, rows[:-1], endpoint=True)
             bits = np.arange(length) < np.asarray(ends)[..., None]
         else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..core.contract import Array, Feed
 from ..core.errors import ErrorCode, UsageError
 from ..core.findings import FeedRecord
-from ..core.signature import FLOATS, Dim, InputSpec, Relation, Signature
+from ..core.signature import FLOATS, Dim, InputSpec, Relation, RowOrder, Signature
 from .feed_values import ValueDistribution, check_samples, distribution_of, make_generator
 
 LEAST_FEEDS = 5
@@ -150,7 +150,12 @@ class FeedDrawer:
     def values_at(self, spec: InputSpec, sizes: Mapping[str, int]) -> ValueDistribution:
         """Return the distribution of the input at these sizes of the free dims."""
         if spec.values is None or not spec.values.follows:
-            return self.values[spec.name]
+            found, last = self.values[spec.name], spec.dims[-1].relation if spec.dims else None
+            if last is None or not last.others or found.order is not RowOrder.ASCENDING:
+                return found
+            # What is at the left of a sum comes first: masks hide a part of that only.
+            first, times = last.terms[0]
+            return replace(found, padding=times * sizes[first])
         bounds = spec.values.at(self.signature.sizes_by_name(sizes))
         return replace(distribution_of(replace(spec, values=bounds), None), follows=True)
 
