@@ -9,8 +9,11 @@ range.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -309,3 +312,53 @@ def _parse_bound(cursor: _Cursor, expected: str) -> tuple[float, Relation | None
     if name is None or name == "_":
         raise cursor.fail(expected, hint=_BOUND_HINT)
     return 0.0, Relation(base=name, plus=_parse_offset(cursor))
+
+
+_MIN_LETTERS = 3  # of a name: shorter ones are similar by chance
+
+
+def check_typos(dims: Iterable[Dim], known: Iterable[str]) -> None:
+    """Find misspelt names in dims as written, before ranges and relations are resolved.
+
+    Args:
+        dims: of all inputs.
+        known: names that a sample or the checkpoint gives.
+
+    Raises:
+        UsageError: a name that occurs once and has no range has the letters of another name, or one
+            more or less.
+    """
+    dims = list(dims)
+    bases = [dim.free for dim in dims if dim.relation is not None and not dim.is_sum]
+    bases += [Dim.any_size(name) for dim in dims if dim.is_sum for name in dim.bases]
+    plain = [dim for dim in dims if dim.relation is None and dim.name]
+    defined = {dim.name or "" for dim in dims if dim.relation is not None or dim.bounded}
+    count = Counter([*(dim.name or "" for dim in (*plain, *bases)), *known])
+    names = list(dict.fromkeys((*defined, *count)))
+    for dim in (*plain, *bases):
+        name = dim.name or ""
+        if count[name] > 1 or dim.bounded or name in defined:
+            continue
+        near = difflib.get_close_matches(name, [n for n in names if _is_typo(name, n)], n=1)
+        if near:
+            raise UsageError(
+                f"dim {name!r} occurs once and has no range: did you mean {near[0]!r}?",
+                hint=f"write {near[0]}, or give it a range, as {name}=1..8",
+            )
+
+
+def _is_typo(name: str, other: str) -> bool:
+    """Return whether the names differ by swapped letters, or by one letter added or removed.
+
+    A replaced letter or digit is usually intended: `q_len` and `k_len`, `seq1` and `seq`.
+    """
+    if min(len(name), len(other)) < _MIN_LETTERS or _letters_of(name) == _letters_of(other):
+        return False
+    short, long = sorted((name, other), key=len)
+    if len(short) == len(long):
+        return sorted(name) == sorted(other)
+    return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
+
+
+def _letters_of(name: str) -> str:
+    return "".join(sign for sign in name if not sign.isdigit())

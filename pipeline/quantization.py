@@ -35,8 +35,8 @@ from ..core.grammar import parse_input
 from ..core.kinds import QUANTIZED, Precision
 from ..core.records import UNKNOWN_DTYPE, Coverage, record_of, sha256_of
 from ..core.signature import Signature, merge_inputs
-from ..validators.feed_values import check_samples, distribution_of, make_generator
-from ..validators.feeds import SAMPLE, draw_feeds
+from ..validators.feed_values import check_samples, make_generator
+from ..validators.feeds import SAMPLE, FeedDrawer, draw_feeds
 from .cache.environment import describe_machine, packages
 from .cache.file_digests import FileDigests, digest_of_code
 from .cache.result_store import ResultStore
@@ -159,8 +159,8 @@ def _sample_drawer(signature: Signature, seed: int, sample: Feed | None) -> Call
 
     Values are distributed as in validation feeds. Masks are padded.
     """
-    known = sample or {}
-    values = {spec.name: distribution_of(spec, known.get(spec.name)) for spec in signature.inputs}
+    drawer, sizes = FeedDrawer.of(signature, seed, sample), signature.opt_sizes
+    values = {spec.name: drawer.values_at(spec, sizes) for spec in signature.inputs}
     form = FeedForm.of(signature)
 
     def draw(index: int) -> Feed:

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from ..checkpoints.factory import import_object
 from ..core.contract import Feed
-from ..core.dims import bisect_boundary, check_typos
+from ..core.dims import bisect_boundary
 from ..core.errors import ErrorCode, UsageError, unknown_name_error
-from ..core.grammar import parse_input
+from ..core.grammar import check_typos, parse_input
 from ..core.signature import FLOATS, InputSpec, Signature
 from .order import Source
 

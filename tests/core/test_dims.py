@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from modelc.core.dims import check_typos
 from modelc.core.errors import UsageError
-from modelc.core.grammar import parse_input
+from modelc.core.grammar import check_typos, parse_input
 from modelc.core.signature import Dim, InputSpec, Signature, merge_inputs
 
 
