@@ -286,7 +286,7 @@ def _value_warnings(signature: Signature, samples: Mapping[str, Array] | None) -
             for name in sampled
         ),
         *(
-            f"{spec.name} is verified at 1 value only: state more, as --input '{spec.name}{{0..99}}'"
+            f"{spec.name} is verified at 1 value only: state more, as --input '{spec.name}{{0..9}}'"
             for spec in signature.inputs
             if spec.name == "position_ids" and spec.values and spec.values.low == spec.values.high
         ),
