@@ -15,6 +15,7 @@ from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.checkpoints.eager_model import Eager, open_eager
 from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.checkpoints.module_outputs import split_outputs
+from modelc.core.contract import Array
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
@@ -307,7 +308,9 @@ def test_one_graph_takes_a_prompt_in_parts_and_then_steps(tmp_path: Path, name: 
     with torch.no_grad():
         wanted = whole(**told).logits.numpy()
     caches = {n: spec.dims for n, spec in loaded.known.items() if n.startswith("past")}
-    past = {n: np.zeros((2, d[1].opt, 0, d[3].opt), np.float32) for n, d in caches.items()}
+    past: dict[str, Array] = {
+        n: np.zeros((2, d[1].opt, 0, d[3].opt), np.float32) for n, d in caches.items()
+    }
     for start, end in ((0, 4), (4, 7), (7, 8), (8, 9)):
         feed = {"input_ids": ids[:, start:end], "attention_mask": mask[:, :end], **past}
         feed |= {"position_ids": places[:, start:end]}
