@@ -104,7 +104,7 @@ def _past_inputs(layers: Sequence[CacheLayer], batch: Dim, before: Dim) -> dict[
     return found
 
 
-def merged_inputs(
+def inputs_of_one_graph(
     known: Mapping[str, InputSpec],
     names: Collection[str],
     layers: Sequence[CacheLayer],

@@ -26,7 +26,7 @@ from ..core.installation import hint_for_extra
 from ..core.torch_file import check_torch_file
 from .checkpoint_files import weight_files
 from .factory import use_fixed_seed
-from .huggingface_cache import cache_inputs, merged_inputs, wrap_with_cache
+from .huggingface_cache import cache_inputs, inputs_of_one_graph, wrap_with_cache
 from .huggingface_inputs import LONGEST, InputQuery, config_number, infer_inputs
 from .huggingface_tasks import (
     CACHED,
@@ -110,7 +110,7 @@ def _with_cache(loaded: LoadedModule, task: str) -> LoadedModule:
     names = [parameter.name for parameter in takes]
     if task == MERGED:
         positions = config_number(model.config, "max_position_embeddings", "n_positions")
-        known = merged_inputs(loaded.known, names, layers, positions)
+        known = inputs_of_one_graph(loaded.known, names, layers, positions)
     else:
         window = config_number(model.config, "sliding_window")
         past = task == WITH_PAST

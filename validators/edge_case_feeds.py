@@ -35,8 +35,8 @@ def draw_edge_case_feeds(
     `-2`, `-3` and `-7`, the other dims at a prime below their opt. Rows: `repeated`. Values, with
     one or two rows: `zeros`, `constant`, `small`, `large`, `lowest`, `highest`, `signs`, `one-hot`,
     `mask-left`, `mask-holes`, `mask-one`, `mask-empty`; `max-highest` has one row of the largest
-    sizes with integers at their highest, where sums are largest. Feeds that repeat the sizes or
-    values of another feed are omitted.
+    sizes with integers at their highest, where sums are largest; `mask-left-new` is a decoder's
+    padded prompt. Feeds that repeat the sizes or values of another feed are omitted.
 
     Raises:
         UsageError: the samples do not fit the signature.
@@ -46,6 +46,7 @@ def draw_edge_case_feeds(
         *_draw_sized(drawer),
         *_draw_repeated(drawer),
         *_draw_edge_values(drawer),
+        *_draw_padded(drawer),
         *_draw_largest_sums(drawer),
     )
 
@@ -250,6 +251,25 @@ def _draw_edge_values(drawer: FeedDrawer) -> Iterator[NamedFeed]:
             feed = replace(base, name=name, arrays=arrays, kind=kind, beyond=beyond, hiding=hiding)
             seen.append(feed)
             yield feed
+
+
+def _draw_padded(drawer: FeedDrawer) -> Iterator[NamedFeed]:
+    """Yield a feed with padding in what is new of a sum, where what comes before may be empty.
+
+    It is the prompt of a decoder, in which only the first row is padded.
+    """
+    low, batch = drawer.signature.low_sizes, find_batch_dim(drawer.signature)
+    short = _short_sizes(drawer.signature, batch)
+    for spec in drawer.signature.inputs:
+        relation = spec.dims[-1].relation if spec.dims else None
+        if relation is None or not relation.others or low[relation.base] or len(spec.dims) == 1:
+            continue
+        sizes = {**short, relation.base: 0}
+        if drawer.values_at(spec, sizes).padding is not None:
+            feed = drawer.feed("mask-left-new", sizes, "mask")
+            mask = feed.arrays[spec.name]
+            mask[0, ..., : mask.shape[-1] // 2] = 0
+            yield replace(feed, beyond=True)
 
 
 def draw_few_rows(drawer: FeedDrawer) -> NamedFeed:

@@ -49,13 +49,16 @@ def test_every_feed_has_the_sum_of_two_sizes_and_shows_each_new_place() -> None:
         assert feed.arrays["places"].max() < past + seq
         hidden += int((mask[:, :past] == 0).sum())
     assert hidden > 20
+    prompt = next(feed for feed in feeds if feed.name == "mask-left-new")
+    assert prompt.sizes["past"] == 0
+    assert prompt.arrays["mask"].sum(1).tolist() == [1, 2]
     assert {(feed.sizes["past"], feed.sizes["seq"]) for feed in feeds} >= {(0, 1), (0, 8), (12, 1)}
 
 
 def test_a_sample_that_breaks_a_sum_is_an_error() -> None:
     feed = dict(draw_example_feed(STEP))
     feed["mask"] = feed["mask"][:, 1:]
-    with pytest.raises(UsageError, match=r"has total=9, which is not past\+seq=10"):
+    with pytest.raises(UsageError, check=has_code(ErrorCode.SAMPLE_MISMATCH, naming="total=9")):
         check_samples(STEP, feed)
 
 
