@@ -229,6 +229,8 @@ def _usage_faults(error: TyperException) -> list[_CliFault]:
         message, hint = message.partition(" (")[0], other  # typer lists its own suggestions
     elif (invalid := _invalid_value(error)) is not None:
         message, hint = invalid
+    elif message.endswith("requires an argument."):
+        hint = f"write a value after {getattr(error, 'option_name', 'the option')}"
     return [_CliFault(kind="UsageError", message=message, hint=hint)] if message else []
 
 
