@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from traceback import extract_tb
 from types import FrameType, ModuleType
 
 from ..core.children.preloaded import check_preloaded
+from .source_positions import is_user_file
 
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _registered: list[str] = []
@@ -77,6 +79,27 @@ def make_user_code_importable() -> Iterator[None]:
         for folder in added:
             if folder in sys.path:  # the user's code may have restored the list
                 sys.path.remove(folder)
+
+
+def shorten_path(file: str) -> str:
+    """Return a file's path relative to the current folder or its import root, if possible."""
+    path = Path(file)
+    for root in map(Path, (*code_folders(), *sys.path)):
+        if root.is_absolute() and path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return str(path)
+
+
+def locate_user_code(error: BaseException) -> str:
+    """Return ` at file:line` of the innermost frame of the user's code; empty without one.
+
+    A package that the model uses, such as `transformers`, counts if no other code raised.
+    """
+    frames = [one for one in extract_tb(error.__traceback__) if is_user_file(one.filename)]
+    written = [one for one in frames if not any(part in one.filename for part in _INSTALLED)]
+    return next(
+        (f" at {shorten_path(one.filename)}:{one.lineno}" for one in (written or frames)[::-1]), ""
+    )
 
 
 class _UserCodeFinder:

@@ -21,7 +21,7 @@ from ..capture.rewrite_table import (
     suggest_rewrites,
 )
 from ..capture.size_constraints import NarrowError
-from ..checkpoints.data_branches import shorten_path
+from ..checkpoints.user_code import shorten_path
 from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff

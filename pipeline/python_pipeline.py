@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoints.factory import import_object, locate_user_code
+from ..checkpoints.factory import import_object
+from ..checkpoints.user_code import locate_user_code
 from ..core.contract import Array, Outputs
 from ..core.errors import CheckpointError, ErrorCode, Hint, UsageError, first_line
 from ..core.findings import PipelineComparison
