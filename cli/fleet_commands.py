@@ -233,8 +233,7 @@ def _finish_all(file: Path, out: Path | None, given: Given, call: CallOptions) -
     from .render_setup import print_warnings
     from .streams import set_output_folder
 
-    flags = {"out": None if out is None else str(out)}
-    overrides = collect_overrides(None, flags)
+    overrides = collect_overrides(None, {"out": None if out is None else str(out)})
     gates = {}
     if file.is_file():
         gates = read_project_gates(file, overrides)
