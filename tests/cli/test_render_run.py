@@ -119,7 +119,8 @@ def test_warnings_that_models_share_are_shown_once_below_their_names(records: Mo
     lines = stream.getvalue().splitlines()
     assert [line for line in lines if NOTE in line] == [f"  onnx-int8, openvino-int8: {NOTE}"]
     assert lines.index("a, b, c") < lines.index(f"  onnx-int8, openvino-int8: {NOTE}")
-    assert "  onnx-int8: of this model alone" in lines[lines.index("c  out/c/manifest.json") :]
+    own = "  onnx-int8: of this model alone"
+    assert own in lines[lines.index("c  out/c/manifest.json") :]
     assert not any(line.startswith("a  out") for line in lines)
 
 
