@@ -247,7 +247,7 @@ def _commands_with(option: str, context: typer.Context | None) -> list[str]:
     if not option or context is None:
         return []
     root = context.find_root()
-    commands = getattr(root.command, "commands", {})
+    commands = getattr(typer.main.get_command(make_app()), "commands", {})  # imports them all
     return [
         f"{root.command_path} {name}"
         for name, command in commands.items()
