@@ -174,7 +174,7 @@ def _check_form(spec: str, option: str, name: str) -> None:
         f"{option} {spec!r} is not of the form PKG.MOD:{name}",
         hint=f"write {option} {dotted}:{given or name}"
         if is_file
-        else f"for example {option} nets.resnet:build",
+        else f"for example {option} {'nets.resnet:build' if name == 'FACTORY' else 'app:name'}",
         option=option.removeprefix("--"),
     )
 

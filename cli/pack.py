@@ -160,6 +160,11 @@ def _open_path(
         raise UsageError(
             f"{path} is a file", hint=f"give the output folder {hint}", code=ErrorCode.NO_MANIFEST
         )
+    if path.suffix == ".toml" and not path.exists():
+        raise UsageError(
+            f"no such file: {path}", hint="create modelc.toml with modelc init CHECKPOINT",
+            code=ErrorCode.NOT_FOUND,
+        )  # fmt: skip
     if (path / "modelc.toml").is_file() and not (path / "manifest.json").is_file():
         raise UsageError(
             f"{path} is a project, not an output folder", code=ErrorCode.NO_MANIFEST,
