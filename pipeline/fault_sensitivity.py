@@ -93,7 +93,7 @@ def measure_sensitivity(request: JudgeRequest, verdict: Verdict) -> Ruling:
                 break
         found = _summarize(faults, eager.feeds.seed)
         clock.detail = f"{found.found} of {found.planted} found"
-    if found.planted or not faults:
+    if found.planted or is_rough or not faults:
         return Ruling(sensitivity=found)
     text = (
         f"{len(faults)} planted faults changed no output beyond its limits, so it is unknown which "
