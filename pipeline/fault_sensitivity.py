@@ -51,11 +51,13 @@ def plant_faults(request: JudgeRequest, judged: Judgment) -> Ruling:
     inputs = restrict_inputs(request.eager.signature.inputs, ranges)
     eager = narrow_reference(request.eager, inputs, request.progress)
     within = request if eager is request.eager else replace(request, eager=eager)
-    return Ruling(sensitivity=measure_sensitivity(within, judged.verdict))
+    return measure_sensitivity(within, judged.verdict)
 
 
-def measure_sensitivity(request: JudgeRequest, verdict: Verdict) -> Sensitivity | None:
+def measure_sensitivity(request: JudgeRequest, verdict: Verdict) -> Ruling:
     """Return how many planted faults the feeds and limits of the verdict would have found.
+
+    A note says so if none of them changes an output: then the figure says nothing of the feeds.
 
     Nothing is planted in an artifact that did not pass, in a format whose files cannot be altered,
     with `--sensitivity 0` or, by default, if a copy takes long to open or eager does more than
@@ -72,17 +74,15 @@ def measure_sensitivity(request: JudgeRequest, verdict: Verdict) -> Sensitivity 
     wanted = DEFAULT_FAULTS if given is None else given
     is_rough = given is None and candidate.precision is not Precision.FP32
     if not wanted or not verdict.passed or not isinstance(target, Plantable):
-        return None
-    if not eager.has_source:
-        return None
-    if given is None and not _is_cheap(candidate, target, eager):
-        return None
+        return Ruling()
+    if not eager.has_source or (given is None and not _is_cheap(candidate, target, eager)):
+        return Ruling()
     planting = progress.step(title, log=candidate.log, runs_artifact=True)
     with planting as clock, eager.model.cache_variants(), ExitStack() as held:
         case = request.case
         evidence = case.run_feeds()
         if not apply_second_looks(evidence, eager).passed:
-            return None  # it passed by a rule that is not repeated here, as in a narrower range
+            return Ruling()  # it passed by a rule that is not repeated here, as in a narrower range
         trial = _FaultTrial(case=case, clean=evidence.replies, verdict=verdict, held=held)
         faults: list[FaultRecord] = []
         for fault in trial.plant(target, wanted if is_rough else wanted * _MAX_TRIES):
@@ -93,7 +93,13 @@ def measure_sensitivity(request: JudgeRequest, verdict: Verdict) -> Sensitivity 
                 break
         found = _summarize(faults, eager.feeds.seed)
         clock.detail = f"{found.found} of {found.planted} found"
-    return found
+    if found.planted or is_rough or not faults:
+        return Ruling(sensitivity=found)
+    text = (
+        f"{len(faults)} planted faults changed no output beyond its limits, so it is unknown which "
+        "faults these feeds find: give other --samples"
+    )
+    return Ruling(sensitivity=found, notes=(text,))
 
 
 def _summarize(faults: Sequence[FaultRecord], seed: int) -> Sensitivity:

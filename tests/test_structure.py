@@ -7,9 +7,9 @@ from .structure import is_participle, measure
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
     "files": 488,
-    "lines": 113_240,
+    "lines": 113_340,
     "small_files": 10,
-    "test_lines": 81_060,
+    "test_lines": 81_310,
     "participles": 17,
     "repeated_classes": 0,
     "repeated_files": 0,

@@ -118,7 +118,7 @@ def test_positions_at_one_value_are_a_warning(
     places = f"position_ids:int64[batch,seq]{{{values}}}"
     run(order("torchscript", source=source("Step", *PARTS, SUM, places)), told.append)
     notes = [one.text for one in told if isinstance(one, Noted) and one.warning]
-    assert any(one.startswith("position_ids is verified at 1 value") for one in notes) is warned
+    assert any(one.startswith("position_ids is") for one in notes) is warned
 
 
 def test_a_branch_on_size_zero_is_not_frozen(order: Orders, source: Callable[..., Source]) -> None:
