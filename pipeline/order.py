@@ -32,6 +32,7 @@ from .option_table import (
 )
 from .option_values import check_branch, parse_precision
 
+GROUP_SIZES = (16, 32, 64, 128, 256)  # of weights with one scale
 MAX_TRIALS = 32  # of accuracy-aware INT8, unless --max-trials says otherwise
 
 
@@ -200,6 +201,8 @@ class Lowering(LoweringOptions):
     def __post_init__(self) -> None:
         if self.max_trials is not None and self.max_trials < 1:
             raise _range_error("max-trials", "at least 1", self.max_trials, MAX_TRIALS)
+        if self.group_size is not None and self.group_size not in GROUP_SIZES:
+            raise _range_error("group-size", "a power of 2 from 16 to 256", self.group_size, 64)
 
     def summary(self) -> dict[str, str]:
         """What the manifest keeps of it; what was not asked for is empty."""

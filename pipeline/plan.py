@@ -61,6 +61,14 @@ class Step:
         return f"{self.wanted.name}-{self.variant}" if self.variant else self.wanted.name
 
     @property
+    def uses_samples(self) -> bool:
+        """Whether one of its quantizers, or that of what it is made from, needs samples."""
+        way = self.target.NAME, self.wanted.precision
+        if self.quantizers:
+            return any(way not in one.DATA_FREE for one in self.quantizers)
+        return self.wanted.precision in QUANTIZED
+
+    @property
     def is_derived(self) -> bool:
         """Whether the step has neither captures nor quantizers to choose from."""
         return not self.captures and not self.quantizers
@@ -196,7 +204,8 @@ class _Planner:
         able = quantizers_for(target.NAME, wanted.precision)
         if not able:
             return ()
-        if self.order.lowering.calibration is None:
+        way = target.NAME, wanted.precision
+        if self.order.lowering.calibration is None and not all(way in q.DATA_FREE for q in able):
             raise UsageError(
                 f"{wanted.name} requires calibration data",
                 hint=Hint("give real samples: ", Option("calib", "DIR"), ", or ",
@@ -211,7 +220,9 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     """Raise UsageError if a precision option has no effect."""
     lowering = order.lowering
     quantizes = any(step.quantizers for step in steps)
-    searches = quantizes and order.has_accuracy_budget
+    calibrates = any(step.quantizers and step.uses_samples for step in steps)
+    groups = any(step.quantizers and not step.uses_samples for step in steps)
+    searches = calibrates and order.has_accuracy_budget
     halves = {Precision.FP16, Precision.BF16} - {order.parent_precision}  # that is not converted
     half_steps = [s for s in steps if s.wanted.precision in halves]
     quantized = [step for step in steps if step.wanted.precision in QUANTIZED]
@@ -225,12 +236,15 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     instead = f" in place of --{half_steps[0].wanted.precision}" if half_steps else ""
     no_int8 = f"no artifact is quantized: give --int8{instead}"
     no_rest = "no artifact is quantized for TensorRT: add --int8"
+    no_data = f"no artifact is calibrated: give --int8{instead}" if groups else no_int8
+    no_group = "no artifact has weights in groups: add --to onnx:int4"
     if quantized and not quantizes:
         no_rest = "the quantized model is built as it is: give the one before its rest was lowered"
     asked = {
-        "--calib": (lowering.calibration, quantizes, no_int8),
+        "--calib": (lowering.calibration, calibrates, no_data),
         "--quantizer": (lowering.quantizer, quantizes, no_int8),
         "--calib-method": (lowering.method, quantizes, no_int8),
+        "--group-size": (lowering.group_size, groups, no_group),
         "--rest": (lowering.rest, rests, no_rest),
         "--half-io": (lowering.half_io, ends, no_ends),
         "--max-trials": (lowering.max_trials, searches, "no search: add --int8 and --min-sqnr"),

@@ -254,7 +254,7 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
         eager=context.eager,
         progress=context.workspace.progress,
         folder=context.workspace.folder.path,
-        held_out=select_held_out(step.wanted.precision, context.samples),
+        held_out=select_held_out(step, context.samples),
         written=context.order.custom_ops,
     )
     return add_guilty_layer(now, f"{REJECTED_FOLDER}/{step.name}", step.target, rejection)

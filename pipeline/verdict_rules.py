@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from ..checkpoints.eager_probes import DiscreteOrigin
 from ..core.compile_records import COMPILED
-from ..core.contract import Weighted
+from ..core.contract import Weighted, WeightsRounded
 from ..core.findings import SIZED
-from ..core.kinds import Precision, ReasonCode, SkippedCheck
+from ..core.kinds import QUANTIZED, WEIGHTS_ONLY, Precision, ReasonCode, SkippedCheck
 from ..core.postprocess import BOXES, CLASS_IDS, COUNT, SCORES
 from ..core.records import Artifact
 from ..core.target_extensions import (
@@ -30,6 +31,7 @@ from ..core.verdict import DefaultRun, Reason, State, Verdict
 from ..validators.feeds import SAMPLE
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ..validators.model_identity import find_altered_weights
+from ..validators.rounded_weights import find_misrounded_weights
 from ..validators.ruling import Judgment, Ruling
 from ..validators.tolerance import TOLERANCES
 from .accuracy_gate import check_accuracy
@@ -148,18 +150,21 @@ def _note_held_out(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
 
 
 def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
-    """Reject an FP32 artifact that holds a weight with some elements altered."""
+    """Reject an artifact that holds a weight with some elements altered beyond its rounding."""
     candidate, model = request.candidate, request.eager.model
-    if candidate.precision is not Precision.FP32 or not isinstance(candidate.target, Weighted):
+    faults: tuple[str, ...] = ()
+    exact = candidate.precision is Precision.FP32 and isinstance(candidate.target, Weighted)
+    rounds = candidate.precision in WEIGHTS_ONLY and isinstance(candidate.target, WeightsRounded)
+    if not (exact or rounds) or request.eager.skip(SkippedCheck.WEIGHTS):
         return Ruling()
-    if request.eager.skip(SkippedCheck.WEIGHTS):
-        return Ruling()
-    feed = request.eager.references[0].feed.arrays
-    faults = find_altered_weights(
-        model.weights(),
-        candidate.target.weights(candidate.path),
-        computed=lambda test: model.computes(feed, test),
-    )
+    target, feed = candidate.target, request.eager.references[0].feed.arrays
+    computed = partial(model.computes, feed)
+    if exact and isinstance(target, Weighted):
+        constants = target.weights(candidate.path)
+        faults = find_altered_weights(model.weights(), constants, computed=computed)
+    elif isinstance(target, WeightsRounded):
+        rounded = target.rounded_weights(candidate.path)
+        faults = find_misrounded_weights(model.weights(), rounded, computed=computed)
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return Ruling.fault(ReasonCode.WEIGHT_ALTERED, *[f"{faults[0]}{more}"] if faults else [])
 
@@ -225,6 +230,8 @@ def _run_by_default(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
         replies = [reply_to(runner, one) for one in counted]
         inputs = runner.inputs
     limits = TOLERANCES[_PRECISION_OF_LIMITS[opened.compute]]
+    if candidate.precision in QUANTIZED:  # whose own noise may be larger
+        limits = min(limits, verdict.tolerance, key=lambda one: one.min_sqnr)
     found = judge(
         artifact=verdict.artifact,
         references=counted,
