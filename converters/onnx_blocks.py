@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.contract import Array, RoundedWeights
+from ..core.contract import Array
 from ..core.kinds import Precision
+from ..core.weights import IntegerWeights
 from .onnx_guard import read_graph
 from .onnx_topology import all_graphs, all_nodes
 
@@ -52,12 +53,14 @@ class BlockWeights:
         found: NDArray[np.float32] = scaled.reshape(columns, -1)[:, : self.rows]
         return found
 
-    def rounded(self) -> RoundedWeights:
-        """Return the weights with the step of each block."""
+    def read_weights(self) -> IntegerWeights:
+        """Return the weights with the reach and the number of each one's block."""
         import numpy as np
 
-        steps = np.abs(self.scales.astype(np.float32)).repeat(self.size, axis=1)[:, : self.rows]
-        return RoundedWeights(values=self.dequantize(), steps=steps)
+        steps = np.abs(self.scales.astype(np.float32)) * (1.0 if self.zeros is None else 0.5)
+        numbers = np.arange(self.scales.size, dtype=np.int32).reshape(self.scales.shape)
+        reach, blocks = (one.repeat(self.size, axis=1)[:, : self.rows] for one in (steps, numbers))
+        return IntegerWeights(values=self.dequantize(), reach=reach, blocks=blocks)
 
 
 def _unpack(array: Array, bits: int) -> NDArray[np.int16]:
@@ -90,7 +93,7 @@ def count_block_elements(model: onnx.ModelProto) -> dict[str, tuple[str, int]]:
     return found
 
 
-def read_rounded_weights(path: Path) -> Iterator[RoundedWeights]:
+def read_integer_weights(path: Path) -> Iterator[IntegerWeights]:
     """Yield the constant weights of each MatMulNBits in a file, one at a time."""
     from onnx import numpy_helper
 
@@ -109,4 +112,4 @@ def read_rounded_weights(path: Path) -> Iterator[RoundedWeights]:
                 packed=packed, scales=scales.reshape(numbers["N"], -1),
                 zeros=zeros[0] if zeros else None,
                 bits=numbers["bits"], size=numbers["block_size"], rows=numbers["K"],
-            ).rounded()  # fmt: skip
+            ).read_weights()  # fmt: skip

@@ -34,7 +34,7 @@ from ..core.signature import Signature
 from ..core.target_extensions import DefaultOutputs, OpenedByDefault, Probe
 from . import onnx_coverage, onnx_default_session, onnx_faults, onnx_probe, onnx_sessions
 from .installed_packages import package_versions
-from .onnx_blocks import BLOCK_PRODUCT, count_block_elements, read_rounded_weights
+from .onnx_blocks import BLOCK_PRODUCT, count_block_elements, read_integer_weights
 from .onnx_compatibility import choose_opset, combine_runtimes, lower_model
 from .onnx_domain_guard import add_guard
 from .onnx_files import (
@@ -85,7 +85,7 @@ PLANTS_BY_DEFAULT: bool = True
 plant_fault = onnx_faults.plant_fault
 judge_settings = session_settings
 weights = float_weights
-rounded_weights = read_rounded_weights
+integer_weights = read_integer_weights
 read_metadata = read_onnx_metadata
 
 DEFAULT_OPSET = 20  # torch 2.13's default; INT8 tools require 19 or later

@@ -28,7 +28,7 @@ from ..core.contract import (
     TensorInfo,
 )
 from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError
-from ..core.kinds import Capture, Precision
+from ..core.kinds import WEIGHTS_ONLY, Capture, Precision
 from ..core.process import thread_limit
 from ..core.records import Coverage
 from ..core.signature import Signature
@@ -56,7 +56,7 @@ from .openvino_rewrites import (
     keep_small_softplus,
     keep_truth_of_nan,
 )
-from .openvino_weights import list_integer_weights, read_rounded_weights
+from .openvino_weights import list_integer_weights, read_integer_weights
 from .runner_base import RunnerBase, order_inputs
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ PLANTS_BY_DEFAULT: bool = True
 FLOAT_ENDS: bool = True
 plant_fault = openvino_faults.plant_fault
 read_metadata = read_ir_metadata
-rounded_weights = read_rounded_weights
+integer_weights = read_integer_weights
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 _ADVICE = 'core.compile_model("PATH", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})'
 _DEFAULTS = {"bf16": "bf16", "f16": "fp16"}  # OpenVINO's default precision by its name in modelc
@@ -177,13 +177,19 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
 
 
 def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDefault | None:  # noqa: ARG001 - one device
-    """Compile the IR with default settings; None if that means float32 on this CPU."""
+    """Compile the IR with default settings; None if that means float32 on this CPU.
+
+    Before a product with integer weights, OpenVINO rounds the activations to 8 bits by default.
+    """
     compiled = _compile_model(path, _thread_config())
+    rounds = inspect(path).quantized in WEIGHTS_ONLY
     picked = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-    if picked not in _DEFAULTS:
+    compute = _DEFAULTS.get(picked, "int8" if rounds else "")
+    if not compute:
         return None
+    advice = _ADVICE.replace('"f32"', '"f32", "EXECUTION_MODE_HINT": "ACCURACY"')
     runner = OpenVinoRunner(compiled, signature)
-    return OpenedByDefault(runner=runner, compute=_DEFAULTS[picked], advice=_ADVICE)
+    return OpenedByDefault(runner=runner, compute=compute, advice=advice if rounds else _ADVICE)
 
 
 _SAME = "the runtime's defaults compute as the judge does"

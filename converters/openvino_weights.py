@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.contract import Array, RoundedWeights
+from ..core.contract import Array
 from ..core.kinds import Precision
+from ..core.weights import IntegerWeights
 from .openvino_reader import read_ir
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ def list_integer_weights(model: openvino.Model) -> Iterator[tuple[Any, Precision
                 yield top, WEIGHT_TYPES[_type_name(source)]
 
 
-def read_rounded_weights(path: Path) -> Iterator[RoundedWeights]:
-    """Yield the integer weights of an IR with the step of each, one matrix at a time."""
+def read_integer_weights(path: Path) -> Iterator[IntegerWeights]:
+    """Yield the integer weights of an IR, one matrix at a time."""
     for top, _ in list_integer_weights(read_ir(path)):
-        values, steps = _evaluate(top)
-        if steps is not None:
-            yield RoundedWeights(values=values, steps=steps)
+        found = _evaluate(top)
+        if found is not None:
+            yield found
 
 
 def _type_name(node: Any) -> str:
@@ -58,27 +59,41 @@ def _find_integers(node: Any) -> Any:
     return node if known else None
 
 
-def _evaluate(node: Any) -> tuple[Array, Array | None]:
-    """Return a node's values in float32 and, after the scales, the step of each."""
+def _evaluate(top: Any) -> IntegerWeights | None:
+    """Compute weights from their integers down to `top`; None without scales."""
     import numpy as np
 
-    kind = node.get_type_name()
-    if kind == "Constant":
-        return _constant_values(node), None
-    values, steps = _evaluate(node.input_value(0).get_node())
-    if kind == "Convert":
-        return values, steps
-    other, _ = _evaluate(node.input_value(1).get_node())
-    if kind == "Subtract":
-        return values - other, steps
-    if kind == "Multiply":
-        return values * other, np.broadcast_to(np.abs(other), values.shape)
-    both = [values] if steps is None else [values, steps]
-    if kind == "Reshape":
-        both = [one.reshape(tuple(node.get_output_shape(0))) for one in both]
-    else:
-        both = [one.transpose(other.astype(int)) for one in both]
-    return both[0], both[1] if steps is not None else None
+    chain = [top]
+    while chain[-1].get_type_name() != "Constant":
+        chain.append(chain[-1].input_value(0).get_node())
+    zeroed = any(node.get_type_name() == "Subtract" for node in chain)
+    parts = [_constant_values(chain.pop())]  # and, after the scales, reach and blocks
+    for node in reversed(chain):
+        kind = node.get_type_name()
+        if kind == "Convert":
+            continue
+        other = _constant_values(_skip_conversions(node.input_value(1).get_node()))
+        if kind == "Subtract":
+            parts[0] = parts[0] - other
+        elif kind == "Multiply":
+            reach, numbers = np.abs(other) * (0.5 if zeroed else 1.0), np.arange(other.size)
+            shared = [reach, numbers.reshape(other.shape)]
+            shape = parts[0].shape
+            parts = [parts[0] * other, *(np.broadcast_to(one, shape) for one in shared)]
+        elif kind == "Reshape":
+            parts = [one.reshape(tuple(node.get_output_shape(0))) for one in parts]
+        else:
+            parts = [one.transpose(other.astype(int).reshape(-1)) for one in parts]
+    if len(parts) == 1:
+        return None
+    values, reach, blocks = parts
+    return IntegerWeights(values=values, reach=reach, blocks=blocks)
+
+
+def _skip_conversions(node: Any) -> Any:
+    while node.get_type_name() == "Convert":
+        node = node.input_value(0).get_node()
+    return node
 
 
 def _constant_values(node: Any) -> Array:

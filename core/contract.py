@@ -317,40 +317,6 @@ class Lowered(Target, Protocol):
         ...
 
 
-@runtime_checkable
-class Weighted(Target, Protocol):
-    """A target whose FP32 artifacts contain the checkpoint's weights as constants."""
-
-    def weights(self, path: Path) -> Iterator[Array]:
-        """Yield the float32 constants of a model file one at a time, as they are after folding.
-
-        Raises:
-            RunnerError: the file cannot be read.
-        """
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundedWeights:
-    """A matrix of integer weights as the artifact computes with it, and the step of each weight."""
-
-    values: Array
-    steps: Array
-
-
-@runtime_checkable
-class WeightsRounded(Target, Protocol):
-    """A target whose artifacts may have weights of integers, rounded from the checkpoint's."""
-
-    def rounded_weights(self, path: Path) -> Iterator[RoundedWeights]:
-        """Yield the matrices of integer weights of a model file, one at a time.
-
-        Raises:
-            RunnerError: the file cannot be read.
-        """
-        ...
-
-
 class CalibrationFeeds(Protocol):
     """The calibration samples, one feed each; every iteration reads them again, one at a time."""
 

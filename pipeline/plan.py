@@ -12,8 +12,7 @@ from ..core.contract import EAGER, Deferred, Lowered, Quantizer, Readiness, Targ
 from ..core.errors import ErrorCode, Hint, MissingError, Option, UsageError, encodable
 from ..core.grammar import parse_input
 from ..core.kinds import QUANTIZED, Capture, Precision
-from ..core.manifest import Failure, Manifest, Pending
-from ..core.records import REJECTED_FOLDER
+from ..core.manifest import Failure, Pending
 from ..core.target_extensions import FloatEnds, RestLowered
 from .order import Order, Wanted
 
@@ -383,20 +382,6 @@ def why_pending(target: Target) -> Readiness | None:
             f"{target.NAME}: {readiness.reason}", hint=readiness.mend, code=ErrorCode.NOT_INSTALLED
         )
     return readiness
-
-
-def make_skipped_failure(step: Step, manifest: Manifest) -> Failure:
-    """Return the failure record of a step whose parent is missing, with its parent's exit code."""
-    codes = [f.exit_code for f in manifest.failures if f.step == step.parent]
-    verdict = manifest.verdict_of(f"{REJECTED_FOLDER}/{step.parent}")
-    code = codes[0] if codes else (1 if verdict is None else verdict.exit_code)
-    return Failure(
-        step=step.name,
-        message=f"skipped: its parent {step.parent} failed or was rejected",
-        hint=f"see the verdict of {step.parent}",
-        exit_code=code,
-        orphan_of=step.parent or "",
-    )
 
 
 def step_failure(step: Step, error: ModelcError, attempts: list[Attempt]) -> Failure:

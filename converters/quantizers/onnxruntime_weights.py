@@ -31,7 +31,7 @@ GROUPS = {Precision.INT4: 32, Precision.INT8_WEIGHTS: 128}
 _OPSET = 13
 _MICROSOFT = "com.microsoft"
 _MATRIX, _BIASED = 2, 3  # number of dims; number of inputs of a Gemm with a bias
-_ROUNDED = 1.001  # steps: one and the roundoff of float32
+_ROUNDED = 1.001  # times the reach of rounding: and the roundoff of float32
 
 
 def quantize_weights(job: QuantizeJob) -> Quantized:
@@ -151,20 +151,26 @@ class _BlockRewriter:
             return None
         blocks = quantize_blocks(array, bits=self._bits, size=self._size, name=name)
         stem = f"{name}::turned" if turned else name
-        parts = {"blocks": blocks.packed, "scales": blocks.scales, "zeros": blocks.zeros}
-        names = [f"{stem}::{part}" for part in parts]
-        self._graph.initializer.extend(map(numpy_helper.from_array, parts.values(), names))
+        names = [f"{stem}::{part}" for part in ("blocks", "scales", "zeros")]
+        for part, values in zip(names, blocks, strict=True):
+            self._graph.initializer.append(numpy_helper.from_array(values, part))
         if _MICROSOFT not in {one.domain for one in self._model.opset_import}:
             self._model.opset_import.add(domain=_MICROSOFT, version=1)
         self._stored[key] = names, *array.shape
         return self._stored[key]
 
 
-def quantize_blocks(array: Array, *, bits: int, size: int, name: str) -> BlockWeights:
-    """Quantize a matrix (rows that are summed, columns) and check that each weight is rounded.
+def quantize_blocks(array: Array, *, bits: int, size: int, name: str) -> tuple[Array, ...]:
+    """Return the integers, scales and zero points of a matrix, each weight checked.
+
+    Args:
+        array: the matrix, with the rows that are summed first.
+        bits: of an integer.
+        size: of a block.
+        name: of the weight, for messages.
 
     Raises:
-        ConversionError: a weight is off by more than a step of its block.
+        ConversionError: a weight is off by more than half a step of its block.
     """
     import numpy as np
     from onnxruntime.quantization import matmul_nbits_quantizer as library
@@ -177,12 +183,12 @@ def quantize_blocks(array: Array, *, bits: int, size: int, name: str) -> BlockWe
     found = BlockWeights(
         packed=packed, scales=scales, zeros=zeros, bits=bits, size=size, rows=array.shape[0]
     )
-    rounded = found.rounded()
-    off = np.abs(rounded.values - array.T) > _ROUNDED * rounded.steps
+    rounded = found.read_weights()
+    off = np.abs(rounded.values - array.T) > _ROUNDED * rounded.reach
     if off.any():
         raise ConversionError(
             f"ONNX Runtime's quantizer moved {int(off.sum())} of {off.size} weights of {name} by "
-            "more than a step",
+            "more than half a step",
             hint="use another precision, and report this",
         )
-    return found
+    return packed, scales, zeros

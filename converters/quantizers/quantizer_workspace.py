@@ -107,7 +107,7 @@ def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
         folder=folder,
         model=path,
         external=bool(external),
-        origin=(*files, opset, job.calibration and job.calibration.record.digest),
+        origin=(*files, opset, "" if job.calibration is None else job.calibration.record.digest),
         memory=job.memory,
     )
 
