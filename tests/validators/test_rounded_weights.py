@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -79,9 +80,9 @@ def test_one_wrong_block_is_found(
     bits: int, plant: Callable[[IntegerWeights], IntegerWeights]
 ) -> None:
     (text,) = find_misrounded_weights(KNOWN, [plant(round_blocks(WEIGHT, bits))])
-    assert text.startswith("the weight layer.weight is not the checkpoint's: ")
+    assert "layer.weight" in text
     count = 2 if plant is swap_blocks else 1
-    assert f"{count} of 192 blocks" in text
+    assert re.search(rf"\b{count} of 192\b", text)
 
 
 @bits
@@ -91,7 +92,7 @@ def test_zero_points_that_are_off_throughout_are_found(bits: int) -> None:
     (text,) = find_misrounded_weights(
         KNOWN, [replace(found, values=found.values + 2 * sides * found.reach)]
     )
-    assert "the zero points of 192 blocks are off" in text
+    assert "zero points" in text
 
 
 @bits
@@ -100,7 +101,7 @@ def test_an_order_that_is_wrong_throughout_is_found(bits: int) -> None:
     turned = found.values.reshape(-1, 2)[:, ::-1].reshape(WEIGHT.shape)
     (text,) = find_misrounded_weights(KNOWN, [replace(found, values=turned)])
     assert "layer.weight" in text
-    assert "in another order" in text
+    assert "another order" in text
 
 
 @bits
@@ -114,7 +115,7 @@ def test_a_fold_is_left_to_the_outputs(bits: int, spread: float) -> None:
 def test_a_channel_whose_scale_is_wrong_is_no_fold() -> None:
     found = round_blocks(WEIGHT.reshape(-1, SIZE), 8)
     (text,) = find_misrounded_weights({"w": WEIGHT.reshape(-1, SIZE)}, [double_scale(found)])
-    assert "1 of 192 blocks" in text
+    assert "1 of 192" in text
 
 
 @bits
