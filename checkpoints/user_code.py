@@ -25,10 +25,10 @@ _registered: list[str] = []
 
 def code_folders() -> tuple[str, ...]:
     """Return the folders of the user's modules, the current one first."""
-    return tuple(dict.fromkeys(filter(None, (_working_folder(), *_registered))))
+    return tuple(dict.fromkeys(filter(None, (_find_working_folder(), *_registered))))
 
 
-def _working_folder() -> str:
+def _find_working_folder() -> str:
     try:
         return os.getcwd()  # noqa: PTH109 - compared as text
     except FileNotFoundError:  # it was removed meanwhile
@@ -38,11 +38,11 @@ def _working_folder() -> str:
 @contextmanager
 def keep_working_folder() -> Iterator[None]:
     """Restore the working folder after user code: paths of this run are relative to it."""
-    folder = _working_folder()
+    folder = _find_working_folder()
     try:
         yield
     finally:
-        if folder and folder != _working_folder():
+        if folder and folder != _find_working_folder():
             os.chdir(folder)
 
 

@@ -117,9 +117,11 @@ def test_warnings_that_models_share_are_shown_once_below_their_names(records: Mo
     record = make_record(ended, seconds=1.0)
     show_run(ended, record, Path("out"), console=Console(file=stream, width=200))
     lines = stream.getvalue().splitlines()
-    assert [line for line in lines if NOTE in line] == [f"  onnx-int8, openvino-int8: {NOTE}"]
-    assert lines.index("a, b, c") < lines.index(f"  onnx-int8, openvino-int8: {NOTE}")
-    assert "  onnx-int8: of this model alone" in lines[lines.index("c  out/c/manifest.json") :]
+    shared = f"  onnx-int8, openvino-int8: {NOTE}"
+    assert [line for line in lines if NOTE in line] == [shared]
+    assert lines.index("a, b, c") < lines.index(shared)
+    alone = f"  onnx-int8: {own.notes[0]}"
+    assert alone in lines[lines.index("c  out/c/manifest.json") :]
     assert not any(line.startswith("a  out") for line in lines)
 
 
