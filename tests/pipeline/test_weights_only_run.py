@@ -35,7 +35,9 @@ def test_one_doubled_scale_is_rejected_that_the_outputs_do_not_show(
     out = tmp_path / "out"
     lowering = Lowering(group_size=64)
     assert run(Order(source=digits_source, wanted=(wanted,), out=out, lowering=lowering)).passed
-    artifact = next(one for one in read_manifest(out).artifacts if one.name == "onnx-int4")
+    manifest = read_manifest(out)
+    assert manifest is not None
+    artifact = next(one for one in manifest.artifacts if one.name == "onnx-int4")
     assert artifact.calibration is None
     assert "of 64" in artifact.options["weights"]
     assert artifact.coverage is not None
