@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array, Feed, Outputs
     from ..core.signature import Signature
+    from ..core.verdict import ReferenceRuntime
     from .loaded_module import LoadedModule
 
 
@@ -57,7 +58,10 @@ def open_eager(loaded: LoadedModule, signature: Signature) -> Eager:
 
     Raises:
         UsageError: an input has no parameter, or a required parameter no input.
+        RunnerError: the runtime of a model without a module cannot open it.
     """
+    if loaded.opener is not None:
+        return loaded.opener(signature)
     inputs = tuple(spec.name for spec in signature.inputs)
     binding = bind_inputs(
         inputs, loaded.takes, call=loaded.call, by_name=_is_called_by_name(loaded.module)
@@ -74,7 +78,13 @@ def _is_called_by_name(module: torch.nn.Module) -> bool:
 
 
 class Eager(EagerVariants):
-    """The module in eval mode on the CPU: an EagerModel and a Runner."""
+    """The module in eval mode on the CPU: an EagerModel and a Runner.
+
+    A subclass may answer without a module; `reference` is then what answers, if not stored outputs.
+    """
+
+    has_module = True
+    reference: ReferenceRuntime | None = None
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ from ..core.kinds import Capture, Precision
 from ..core.records import Coverage
 from ..core.segments import SegmentOptions, SegmentPlan
 from ..core.signature import Signature
-from ..core.target_extensions import DefaultOutputs, OpenedByDefault, Probe
+from ..core.target_extensions import DefaultOutputs, OpenedByDefault, OpenedReference, Probe
 from . import onnx_coverage, onnx_default_session, onnx_faults, onnx_probe, onnx_sessions
 from .installed_packages import package_versions
 from .onnx_compatibility import choose_opset, combine_runtimes, lower_model
@@ -234,6 +234,13 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:  # noq
     return open_onnx(path, device)
 
 
+def open_reference(path: Path) -> OpenedReference:
+    """Open a file as the reference of other artifacts, without graph optimisations."""
+    from .onnx_reference import OnnxReference
+
+    return OnnxReference(path)
+
+
 def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDefault | None:  # noqa: ARG001 - contract
     """Open a session without options; None on the CPU, where that changes nothing."""
     return open_onnx_by_default(path, device)
@@ -272,6 +279,7 @@ def inspect(path: Path) -> Inspection:
     """Describe the graph without reading its external weights."""
     model = read_graph(path)
     elements: Counter[str] = Counter()
+    held = {tensor.name for tensor in model.graph.initializer}  # inputs of files before IR 4 too
     for tensor in model.graph.initializer:
         elements[_dtype_name(tensor.data_type)] += prod(tensor.dims)
     opsets = ", ".join(f"{o.domain or 'ai.onnx'} {o.version}" for o in model.opset_import)
@@ -279,7 +287,7 @@ def inspect(path: Path) -> Inspection:
     operators = Counter(node.op_type for node in all_nodes(model.graph))
     return Inspection(
         target=NAME,
-        inputs=tuple(_tensor_info(value) for value in model.graph.input),
+        inputs=tuple(_tensor_info(value) for value in model.graph.input if value.name not in held),
         outputs=tuple(_tensor_info(value) for value in model.graph.output),
         facts={"opset": opsets, "ir version": str(model.ir_version), "producer": producer},
         weights=elements,
@@ -312,6 +320,9 @@ def _dtype_name(code: int) -> str:
 
 
 def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
+    kind = value.type.WhichOneof("value") or "tensor_type"
+    if kind not in ("tensor_type", "sparse_tensor_type"):
+        return TensorInfo(name=value.name, dtype=f"{kind.removesuffix('_type')}(...)", dims=())
     tensor = value.type.tensor_type
     dims = tuple(
         d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?")

@@ -42,11 +42,13 @@ def open_session(
     *,
     held: WeightStore | None = None,
     once: bool = False,
+    optimize: bool = True,
 ) -> onnxruntime.InferenceSession:
     """Open a session of a file, or of a graph in memory whose weights may lie in `folder`.
 
     `held` are weights detached from the graph; they must outlive the session. With `once`, the
-    session does not rearrange its weights for speed, which takes a second copy.
+    session does not rearrange its weights for speed, which takes a second copy. Without `optimize`,
+    every node runs as the graph has it.
 
     Raises:
         Exception: anything that ONNX Runtime raises.
@@ -64,6 +66,9 @@ def open_session(
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         basic = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.graph_optimization_level = basic
+    if not optimize:
+        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.graph_optimization_level = level
     if isinstance(model, Path):
         source: str | bytes = str(model)
     else:
@@ -134,10 +139,10 @@ def open_onnx(path: Path, device: str) -> OnnxRunner:
     model = read_graph(path)
     try:
         session = open_session(
-            _runnable_model(path, model, device), path.parent, _PROVIDERS[device]
+            runnable_model(path, model, device), path.parent, _PROVIDERS[device]
         )
     except Exception as error:
-        raise _session_error(error) from error
+        raise session_error(error) from error
     return OnnxRunner(session)
 
 
@@ -186,7 +191,7 @@ def open_deployment(path: Path, deployment: str, device: str) -> OnnxRunner:
     try:
         session = open_session(path, path.parent, providers)
     except Exception as error:
-        raise _session_error(error) from error
+        raise session_error(error) from error
     used = session.get_providers()
     if used[0] != providers[0][0]:  # ONNX Runtime only logs that a provider does not load
         raise RunnerError(
@@ -207,13 +212,13 @@ def open_onnx_by_default(path: Path, device: str) -> OpenedByDefault | None:
     try:
         session = open_session(path, path.parent, ((_CUDA, {}),))
     except Exception as error:
-        raise _session_error(error) from error
+        raise session_error(error) from error
     return OpenedByDefault(runner=OnnxRunner(session), compute="tf32", advice=_CUDA_ADVICE)
 
 
 def is_judged_by_copy(path: Path) -> bool:
     """Whether the CPU session that judges a file runs a float32 copy of it."""
-    return not isinstance(_runnable_model(path, read_graph(path), "cpu"), Path)
+    return not isinstance(runnable_model(path, read_graph(path), "cpu"), Path)
 
 
 def session_settings(device: str) -> dict[str, str]:
@@ -243,7 +248,7 @@ def _require_cuda() -> None:
         )
 
 
-def _runnable_model(path: Path, model: onnx.ModelProto, device: str) -> Path | onnx.ModelProto:
+def runnable_model(path: Path, model: onnx.ModelProto, device: str) -> Path | onnx.ModelProto:
     """Return the file, or a copy in memory of a partly half model."""
     float_io = has_half_io(model)
     if not has_half(model):
@@ -257,7 +262,7 @@ def _runnable_model(path: Path, model: onnx.ModelProto, device: str) -> Path | o
     return cast_ends(model, bfloat16_ends(model))
 
 
-def _session_error(error: Exception) -> RunnerError:
+def session_error(error: Exception) -> RunnerError:
     """Join the lines of ONNX Runtime's message."""
     return runner_error("ONNX Runtime", error, " ".join(text_lines(error)))
 
@@ -283,7 +288,7 @@ class OnnxRunner(RunnerBase):
         try:
             values = self._session.run(self._outputs, given)
         except Exception as error:
-            raise _session_error(error) from error
+            raise session_error(error) from error
         found = dict(zip(self._outputs, values, strict=True))
         return {  # a sequence or map is rejected later
             name: value.copy() if isinstance(value, np.ndarray) else value

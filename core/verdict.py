@@ -262,6 +262,17 @@ class StoredComparison:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReferenceRuntime:
+    """A reference that is not eager: a model file, and the runtime that ran it, with its version."""
+
+    file: str
+    runtime: str
+
+    def __str__(self) -> str:
+        return f"{self.file} in {self.runtime}, not eager"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """Whether one artifact equals eager, on which feeds, within which tolerance, and why not.
 
@@ -271,6 +282,7 @@ class Verdict:
     right in a part only. `by_default` is the result under the runtime's defaults, if less precise.
     `domain` is for a file judged by itself. `sensitivity` is what feeds and limits would detect,
     `stored` the references of a prepared step, `host` what ran an engine: driver, library, GPU.
+    `reference` is what took eager's place, if anything did.
     """
 
     artifact: str
@@ -293,6 +305,7 @@ class Verdict:
     sensitivity: Sensitivity | None = None
     stored: StoredComparison | None = None
     host: dict[str, str] = field(default_factory=dict)
+    reference: ReferenceRuntime | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", "; ".join(one.text for one in self.reasons))

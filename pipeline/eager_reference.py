@@ -40,6 +40,7 @@ from .hub_source import locate_source
 from .order import Judging, Source
 from .recorded_run import check_checkpoint_trust
 from .run_progress import Progress
+from .runtime_reference import identify_artifact, is_artifact_kind, load_artifact
 from .run_reference import check_finite, check_stateless, note_nonfinite_weights, run_reference
 from .size_probe import choose_mask_sense, describe_unverified_dims
 from .stated_inputs import check_input_specs, describe_static_dims
@@ -85,9 +86,14 @@ class EagerReference:
         return self.stored is None or self.stored.source
 
     @property
+    def has_module(self) -> bool:
+        """Whether the model is a module, which can be captured, observed and searched by layers."""
+        return self.model.has_module
+
+    @property
     def suppression(self) -> Postprocess | None:
         """The steps after the model that suppress boxes; None without them or the model."""
-        steps = find_steps(self.model.module) if self.has_source else None
+        steps = find_steps(self.model.module) if self.has_module else None
         after = None if steps is None else steps.after
         return None if after is None or after.nms is None else after
 
@@ -114,6 +120,9 @@ def read_checkpoint(source: Source, progress: Progress) -> Checkpoint:
     check_input_specs(source)
     source = locate_source(source, progress.tell)
     with progress.step("read checkpoint", log="checkpoint"):
+        artifact = identify_artifact(source)
+        if artifact is not None:
+            return artifact
         checkpoint = identify(
             source.checkpoint,
             factory=source.model,
@@ -152,7 +161,10 @@ def open_reference(  # noqa: PLR0913 - inputs of the eager reference
     """
     stamp = make_change_guard(checkpoint)
     with progress.step("load model", log="checkpoint") as clock:
-        loaded = load_checkpoint(checkpoint)
+        if is_artifact_kind(checkpoint.kind):
+            loaded = load_artifact(checkpoint, trust=source.trust)
+        else:
+            loaded = load_checkpoint(checkpoint)
         clock.detail = checkpoint.kind
     given = load_user_samples(source, loaded, judging, signature)
     samples = None if given is None else given.first
@@ -346,7 +358,7 @@ def _run_feeds(
         )
         check_stateless(eager.model, before, found.references)
         eager.model.check_outputs()
-        weights = find_nonfinite_weights(eager.model.module)
+        weights = find_nonfinite_weights(eager.model.module) if eager.has_module else ()
         marks = {}
         if wanted is None:
             check_finite(found.references, weights)

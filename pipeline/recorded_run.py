@@ -180,6 +180,7 @@ def source_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Source:
         trust=moved.trust,
         recorded=recorded.digest,
         samples=samples,
+        artifact=True,
     )
 
 

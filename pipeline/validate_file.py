@@ -29,7 +29,7 @@ from ..validators.ruling import Judgment, Ruling, decide
 from .accuracy_gate import apply_recorded_preprocessing
 from .branch_coverage import CaptureEvidence, branch_coverage, watch_branches
 from .eager_reference import open_reference, read_checkpoint
-from .judge_case import Candidate, JudgeRequest, match_outputs
+from .judge_case import Candidate, JudgeRequest, match_outputs, pair_ends
 from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
 from .manifest_file import read_manifest, without_artifacts
@@ -49,6 +49,7 @@ from .recorded_run import (
 from .reopen import RecordedRequests, check_not_itself, find_recorded_run
 from .restrict_values import restrict_inputs
 from .run_progress import Progress, temporary_logs
+from .runtime_reference import find_program_runtime
 from .validate_folder import replace_verdict, set_verdict
 from .verdict_rules import judge_candidate
 from .worst_feed import add_feed, place_worst_feed, read_feed
@@ -66,11 +67,12 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     replay: Path | None = None,
     measuring: Measuring | None = None,
 ) -> Verdict:
-    """Judge one model file against the eager model of a checkpoint.
+    """Judge one model file against the eager model of a checkpoint, or another model file.
 
     Args:
         path: the model file.
-        source: the eager side; None takes the one recorded in the manifest beside the file.
+        source: the checkpoint or the other file, which its own runtime runs; None takes the one
+            recorded in the manifest beside the file.
         tell: receives progress events.
         judging: feeds, tolerances, device.
         precision: the precision to judge it as; None is the recorded one, or fp32: a file does not
@@ -172,7 +174,8 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
     replay: Feed | None,
     measuring: Measuring | None,
 ) -> Verdict:
-    """Judge the candidate against a checkpoint that no manifest names."""
+    """Judge the candidate against a checkpoint, or another artifact, that no manifest names."""
+    source = replace(source, artifact=True)
     with ExitStack() as held, temporary_logs() as logs:
         progress = Progress(tell=tell, logs=logs)
         checkpoint = read_checkpoint(source, progress)
@@ -180,7 +183,10 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
         eager = open_reference(source, checkpoint, judging, progress)
         labelled = enter_labelled(measuring, eager, progress, held)
         watch_branches(eager, judging.accept, progress)
-        candidate = match_outputs(candidate, eager.signature, progress)
+        if eager.has_module:
+            candidate = match_outputs(candidate, eager.signature, progress)
+        else:
+            candidate = pair_ends(candidate, eager, progress)
         settings = runtime_settings(candidate.target, judging.device_for(candidate.target))
         request = JudgeRequest(
             candidate=candidate,
@@ -191,6 +197,7 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
             capture=CaptureEvidence(branches=branch_coverage(eager, judging.accept)),
             sensitive=True,
             labelled=labelled,
+            reference=find_program_runtime(checkpoint),
         )
         judgment = _judge_unrecorded(request, replay)
         ranges = judgment.verdict.restricted_values

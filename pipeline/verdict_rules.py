@@ -331,6 +331,14 @@ def _note_stored(request: JudgeRequest, judged: Judgment) -> Ruling:
     return Ruling(stored=stored.comparison, notes=stored.notes)
 
 
+def _state_reference(request: JudgeRequest, _: Judgment) -> Ruling:
+    """State what took eager's place as the reference."""
+    found = request.reference or request.eager.model.reference
+    if found is None:
+        return Ruling()
+    return Ruling(reference=found, heading=(f"reference: {found}",))
+
+
 FILE_RULES: tuple[Rule, ...] = (
     restrict_values,
     _sweep,
@@ -352,5 +360,6 @@ ARTIFACT_RULES: tuple[Rule, ...] = (
     plant_faults,
     check_accuracy,
     _note_stored,
+    _state_reference,
 )
 """Rules on how the artifact was made and how it performs."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..core.contract import Array, Inspection, Runner, TensorInfo
 from ..core.dims import Dim
 from ..core.kinds import Precision
-from ..core.signature import DTYPES, Signature
+from ..core.signature import DTYPE_NAMES, DTYPES, Signature
 from ..validators.feeds import FeedDrawer, NamedFeed, choose_example_sizes
 from .repository_records import ModelInterface, ServedTensor
 
@@ -20,7 +20,6 @@ _COARSE_ROWS = 2e-2  # of other precisions
 _KEPT_ROWS = 1e-5  # of rows at their place in a batch of the same size: its kernels are the same
 _MAX_INTEGER_CHANGES = 0.01  # share of integers that may differ, as a tie may
 _MAX_STEP = 16  # by which a dim is varied
-_DTYPE_NAMES = {"float": "float32", "double": "float64", "boolean": "bool"}  # of files
 
 
 def parse_dims(info: TensorInfo) -> tuple[int, ...]:
@@ -30,7 +29,7 @@ def parse_dims(info: TensorInfo) -> tuple[int, ...]:
 
 def plain_dtype(dtype: str) -> str:
     """Return a declared dtype by numpy's name; empty for the type of a program's argument."""
-    name = _DTYPE_NAMES.get(dtype, dtype)
+    name = DTYPE_NAMES.get(dtype, dtype)
     return name if name in (*DTYPES, "bfloat16", "uint16", "uint32", "uint64") else ""
 
 
