@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     import torch
 
     from ..core.contract import Array, Feed, Outputs
+    from ..core.findings import ReferenceRuntime
     from ..core.signature import Signature
-    from ..core.verdict import ReferenceRuntime
     from .loaded_module import LoadedModule
 
 
@@ -61,7 +61,8 @@ def open_eager(loaded: LoadedModule, signature: Signature) -> Eager:
         RunnerError: the runtime of a model without a module cannot open it.
     """
     if loaded.opener is not None:
-        return loaded.opener(signature)
+        opened: Eager = loaded.opener(signature)
+        return opened
     inputs = tuple(spec.name for spec in signature.inputs)
     binding = bind_inputs(
         inputs, loaded.takes, call=loaded.call, by_name=_is_called_by_name(loaded.module)
@@ -80,7 +81,8 @@ def _is_called_by_name(module: torch.nn.Module) -> bool:
 class Eager(EagerVariants):
     """The module in eval mode on the CPU: an EagerModel and a Runner.
 
-    A subclass may answer without a module; `reference` is then what answers, if not stored outputs.
+    A subclass may answer without a module, which can then be neither captured nor searched by
+    layers; `reference` is what answers in its place, if not stored outputs.
     """
 
     has_module = True

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import torch
 
     from ..core.dims import Dim
-    from ..core.signature import Signature
-    from .eager_model import Eager
 
     Module: TypeAlias = torch.nn.Module
 else:
@@ -50,7 +48,7 @@ class LoadedModule:
     call: str = "forward"
     notes: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
-    opener: Callable[[Signature], Eager] | None = None
+    opener: Callable[..., Any] | None = None
 
     @property
     def parameters(self) -> tuple[str, ...]:

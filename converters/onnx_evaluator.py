@@ -6,13 +6,14 @@ element in Python; these are torch's and numpy's here. What it cannot compute ex
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError, first_line
 from .onnx_guard import all_tensors
+from .onnx_ordered_sums import ORDERED_SUMS
 from .onnx_topology import model_graphs, model_nodes
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ _UNSUITED = {
     "GridSample", "AffineGrid", "MelWeightMatrix", "RoiAlign", "MaxRoiPool", "DeformConv", "LpPool",
     "MaxUnpool", "Upsample", "DFT", "STFT", "TfIdfVectorizer",
 }  # fmt: skip
-_LONGEST_SUM = 16_384  # elements; longer sums stay numpy's
 
 
 class GraphEvaluator:
@@ -77,7 +77,9 @@ class GraphEvaluator:
                 found = self._evaluator.run(self._outputs, given)
         except Exception as error:
             raise _make_error(error) from error
-        outputs = {name: np.asarray(value) for name, value in zip(self._outputs, found, strict=True)}
+        outputs = {
+            name: np.asarray(value) for name, value in zip(self._outputs, found, strict=True)
+        }
         for name, array in outputs.items():
             if self._double and array.dtype.kind == "f" and array.dtype != np.float64:
                 raise RunnerError(f"output {name!r} is {array.dtype}", hint=_HINT)
@@ -101,7 +103,9 @@ def _check_exact(model: onnx.ModelProto) -> None:
     known = {function.domain for function in model.functions}
     kinds = {node.op_type for node in model_nodes(model)}
     types = {tensor.data_type for tensor in all_tensors(model)}
-    casts = {one.i for n in model_nodes(model) for one in n.attribute if one.name in ("to", "dtype")}
+    casts = {
+        one.i for n in model_nodes(model) for one in n.attribute if one.name in ("to", "dtype")
+    }
     size = sum(tensor.ByteSize() for tensor in all_tensors(model))
     fault = ""
     if others := [domain for domain in domains if domain not in known]:
@@ -134,19 +138,20 @@ def _to_double(model: onnx.ModelProto) -> None:
                 value.type.tensor_type.elem_type = _DOUBLE
     for node in model_nodes(model):
         for attribute in node.attribute:
-            if attribute.name in ("to", "dtype") and attribute.i == _FLOAT:
-                attribute.i = _DOUBLE
-            elif node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
-                _set_double_constant(attribute)
+            _set_double_attribute(node.op_type, attribute)
 
 
-def _set_double_constant(attribute: onnx.AttributeProto) -> None:
+def _set_double_attribute(kind: str, attribute: onnx.AttributeProto) -> None:
+    """Make a dtype or a constant in an attribute float64."""
     import numpy as np
     from onnx import helper, numpy_helper
 
-    single = attribute.name == "value_float"
-    values = np.array(attribute.f if single else list(attribute.floats), np.float64)
-    attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(values)))
+    if attribute.name in ("to", "dtype") and attribute.i == _FLOAT:
+        attribute.i = _DOUBLE
+    elif kind == "Constant" and attribute.name in ("value_float", "value_floats"):
+        single = attribute.name == "value_float"
+        values = np.array(attribute.f if single else list(attribute.floats), np.float64)
+        attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(values)))
 
 
 # Operators in place of those of ONNX's evaluator.
@@ -156,7 +161,7 @@ def _make_operators(*, summing: bool) -> list[type]:
     """Return the operators as ONNX's evaluator takes them: classes named after their type."""
     from onnx.reference.op_run import OpRun
 
-    found = {**_OPERATORS, **(_SUMS if summing else {})}
+    found = {**_OPERATORS, **(ORDERED_SUMS if summing else {})}
     return [type(name, (OpRun,), {"op_domain": "", "_run": run}) for name, run in found.items()]
 
 
@@ -211,7 +216,9 @@ def _convolve_transposed(
     tensors = [torch.from_numpy(array.copy()) for array in (x, w)]
     # Without padding torch gives the whole sum, and the pads are cut from its ends.
     whole = call(*tensors, None, strides, 0, 0, given.get("group") or 1, dilations)
-    whole = torch.nn.functional.pad(whole, [e for axis in reversed(range(n)) for e in (0, more[axis])])
+    whole = torch.nn.functional.pad(
+        whole, [e for axis in reversed(range(n)) for e in (0, more[axis])]
+    )
     for axis in range(n):
         length = whole.shape[2 + axis] - pads[axis] - pads[axis + n]
         whole = whole.narrow(2 + axis, pads[axis], length)
@@ -315,10 +322,11 @@ def _resize_weights(
         np.add.at(found, (rows, np.clip(low, 0, size - 1).astype(int)), 1 - share)
         np.add.at(found, (rows, np.clip(low + 1, 0, size - 1).astype(int)), share)
         return found
-    nearest = {
+    rounding: dict[str, Callable[[Array], Array]] = {
         "round_prefer_floor": lambda p: np.ceil(p - 0.5), "floor": np.floor, "ceil": np.ceil,
         "round_prefer_ceil": lambda p: np.floor(p + 0.5),
-    }[given.get("nearest_mode") or "round_prefer_floor"]  # fmt: skip
+    }  # fmt: skip
+    nearest = rounding[given.get("nearest_mode") or "round_prefer_floor"]
     found[rows, np.clip(nearest(places), 0, size - 1).astype(int)] = 1
     return found
 
@@ -326,80 +334,4 @@ def _resize_weights(
 _OPERATORS = {
     "Conv": _convolve, "ConvTranspose": _convolve_transposed, "MaxPool": _pool_largest,
     "AveragePool": _pool_average, "Erf": _compute_erf, "Resize": _resize,
-}  # fmt: skip
-
-
-# Sums and means in sequential order, as in some runtimes.
-
-
-def _sum_in_order(x: Array, axes: Sequence[int], *, keeps: bool) -> Array:
-    import numpy as np
-
-    count = int(np.prod([x.shape[axis] for axis in axes]))
-    if x.dtype != np.float32 or not 1 < count <= _LONGEST_SUM:
-        return np.asarray(np.sum(x, axis=tuple(axes), keepdims=keeps, dtype=x.dtype))
-    moved = np.moveaxis(x, axes, range(-len(axes), 0))
-    rows = moved.reshape(*moved.shape[: x.ndim - len(axes)], count)
-    total = np.add.accumulate(rows, axis=-1)[..., -1]
-    return np.expand_dims(total, tuple(axes)) if keeps else np.asarray(total)
-
-
-def _sum_axes(x: Array, axes: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the axes of a reduction, from its input or its attribute; none at all means all."""
-    axes = given.get("axes") if axes is None else axes
-    found = [int(axis) % x.ndim for axis in (() if axes is None else axes)]
-    return tuple(sorted(found)) if found or given.get("noop_with_empty_axes") else tuple(range(x.ndim))
-
-
-def _reduce_sum(self: Any, x: Array, axes: Array | None = None, **given: Any) -> tuple[Array]:  # noqa: ARG001 - an operator's method
-    keeps = given.get("keepdims") != 0
-    return (_sum_in_order(x, _sum_axes(x, axes, given), keeps=keeps),)
-
-
-def _reduce_mean(self: Any, x: Array, axes: Array | None = None, **given: Any) -> tuple[Array]:  # noqa: ARG001 - an operator's method
-    return (_mean_in_order(x, _sum_axes(x, axes, given), keeps=given.get("keepdims") != 0),)
-
-
-def _mean_in_order(x: Array, axes: Sequence[int], *, keeps: bool = True) -> Array:
-    import numpy as np
-
-    count = np.prod([x.shape[axis] for axis in axes]).astype(x.dtype)
-    return np.asarray(_sum_in_order(x, axes, keeps=keeps) / count)
-
-
-def _pool_globally(self: Any, x: Array) -> tuple[Array]:  # noqa: ARG001 - an operator's method
-    return (_mean_in_order(x, range(2, x.ndim)),)
-
-
-def _normalize(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, Array, Array]:
-    """Return the normalized values, the mean and the inverse deviation."""
-    import numpy as np
-
-    mean = _mean_in_order(x, axes)
-    apart = x - mean
-    inverse = 1 / np.sqrt(_mean_in_order(apart * apart, axes) + x.dtype.type(epsilon))
-    return apart * inverse, mean, inverse
-
-
-def _normalize_layer(
-    self: Any,  # noqa: ARG001 - an operator's method
-    x: Array,
-    scale: Array,
-    bias: Array | None = None,
-    **given: Any,
-) -> tuple[Array, ...]:
-    first = given.get("axis", -1) % x.ndim
-    found, mean, inverse = _normalize(x, range(first, x.ndim), given.get("epsilon") or 1e-5)
-    return (found * scale if bias is None else found * scale + bias, mean, inverse)
-
-
-def _normalize_instance(self: Any, x: Array, scale: Array, bias: Array, **given: Any) -> Any:  # noqa: ARG001 - an operator's method
-    found, _, _ = _normalize(x, range(2, x.ndim), given.get("epsilon") or 1e-5)
-    shape = (-1, *[1] * (x.ndim - 2))
-    return (found * scale.reshape(shape) + bias.reshape(shape),)
-
-
-_SUMS = {
-    "ReduceSum": _reduce_sum, "ReduceMean": _reduce_mean, "GlobalAveragePool": _pool_globally,
-    "LayerNormalization": _normalize_layer, "InstanceNormalization": _normalize_instance,
 }  # fmt: skip

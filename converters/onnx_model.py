@@ -27,11 +27,12 @@ from ..core.contract import (
     TensorInfo,
 )
 from ..core.errors import ConversionError, Hint, Option, UsageError
+from ..core.external_runtime import OpenedReference
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage
 from ..core.segments import SegmentOptions, SegmentPlan
 from ..core.signature import Signature
-from ..core.target_extensions import DefaultOutputs, OpenedByDefault, OpenedReference, Probe
+from ..core.target_extensions import DefaultOutputs, OpenedByDefault, Probe
 from . import onnx_coverage, onnx_default_session, onnx_faults, onnx_probe, onnx_sessions
 from .installed_packages import package_versions
 from .onnx_compatibility import choose_opset, combine_runtimes, lower_model
@@ -229,9 +230,9 @@ def adopt_model(job: Job, model: onnx_ir.Model, parent: Path, path: Path) -> Con
     return Converted(files=files, versions=package_versions("onnx", "onnx-ir"), options=options)
 
 
-def open_runner(path: Path, device: str, signature: Signature) -> Runner:  # noqa: ARG001 - contract
+def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     """Open a session on the CPU or on CUDA; the CPU rounds half precision exactly."""
-    return open_onnx(path, device)
+    return open_onnx(path, device, signature)
 
 
 def open_reference(path: Path) -> OpenedReference:

@@ -14,7 +14,8 @@ from ..core.errors import RunnerError
 from .installed_packages import package_versions
 from .onnx_evaluator import GraphEvaluator
 from .onnx_files import float_weights
-from .onnx_guard import all_tensors, external_path, read_graph
+from .onnx_guard import all_tensors, read_graph
+from .onnx_half_emulation import half_ends
 from .onnx_sessions import OnnxRunner, open_session, runnable_model, session_error
 from .runner_base import RunnerBase
 
@@ -37,7 +38,7 @@ class OnnxReference(RunnerBase):
     def __init__(self, path: Path) -> None:
         self._path = path
         model = read_graph(path)
-        runnable = runnable_model(path, model, "cpu")
+        runnable = runnable_model(path, model, "cpu", float_io=bool(half_ends(model)))
         self._model = model if isinstance(runnable, Path) else runnable
         self._runner = OnnxRunner(_open(runnable, path))
         self.inputs = self._runner.inputs

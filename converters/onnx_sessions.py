@@ -17,6 +17,7 @@ from .onnx_half_emulation import (
     cast_ends,
     computes_in_half,
     emulate_half,
+    half_ends,
     has_half,
     has_half_io,
 )
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
+    from ..core.signature import Signature
     from .onnx_files import WeightStore
 
 Providers = Sequence[tuple[str, Mapping[str, str]]]
@@ -35,7 +37,7 @@ _LOG_ERRORS = 3  # the lowest severity that is logged
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
-def open_session(
+def open_session(  # noqa: PLR0913 - how the session holds and changes the graph
     model: Path | onnx.ModelProto,
     folder: Path,
     providers: Providers = CPU_PROVIDERS,
@@ -123,12 +125,12 @@ _PROVIDERS: Mapping[str, Providers] = {
 }
 
 
-def open_onnx(path: Path, device: str) -> OnnxRunner:
+def open_onnx(path: Path, device: str, signature: Signature | None = None) -> OnnxRunner:
     """Open a session on the CPU, or on CUDA if its provider loads.
 
     On the CPU, a model with half tensors runs as a copy that rounds them
-    (`onnx_half_emulation.py`). If modelc made inputs and outputs half, the runner still accepts and
-    returns float32.
+    (`onnx_half_emulation.py`). If modelc made inputs and outputs half, or inputs are half that the
+    signature has as float32, the runner still accepts and returns float32.
 
     Raises:
         RunnerError: ONNX Runtime cannot open the model.
@@ -137,10 +139,11 @@ def open_onnx(path: Path, device: str) -> OnnxRunner:
     if device == "cuda":
         _require_cuda()
     model = read_graph(path)
+    floats = [] if signature is None else [s.name for s in signature.inputs if s.dtype == "float32"]
+    float_io = any(one.name in floats for one in half_ends(model))
     try:
-        session = open_session(
-            runnable_model(path, model, device), path.parent, _PROVIDERS[device]
-        )
+        runnable = runnable_model(path, model, device, float_io=float_io)
+        session = open_session(runnable, path.parent, _PROVIDERS[device])
     except Exception as error:
         raise session_error(error) from error
     return OnnxRunner(session)
@@ -248,9 +251,14 @@ def _require_cuda() -> None:
         )
 
 
-def runnable_model(path: Path, model: onnx.ModelProto, device: str) -> Path | onnx.ModelProto:
-    """Return the file, or a copy in memory of a partly half model."""
-    float_io = has_half_io(model)
+def runnable_model(
+    path: Path, model: onnx.ModelProto, device: str, *, float_io: bool = False
+) -> Path | onnx.ModelProto:
+    """Return the file, or a copy in memory of a partly half model.
+
+    With `float_io`, or if modelc made them half, inputs and outputs are float32.
+    """
+    float_io = float_io or has_half_io(model)
     if not has_half(model):
         return path
     if device == "cpu" and (float_io or computes_in_half(model)):

@@ -38,51 +38,6 @@ class Preparing(Runner, Protocol):
         ...
 
 
-class OpenedReference(Runner, Protocol):
-    """A model file opened as the reference of others: its outputs, and how far roundoff moves them.
-
-    `runtime` is the runtime with its version, for people. The graph may test for NaN or Inf
-    (`tests_nonfinite`), or make integers of floats (`rounds_to_integers`).
-    """
-
-    runtime: str
-    tests_nonfinite: bool
-    rounds_to_integers: bool
-
-    def run_exact(self, feed: Feed) -> Outputs:
-        """Run one feed in float64.
-
-        Raises:
-            RunnerError: the graph has no float64.
-        """
-        ...
-
-    def run_sequential_sums(self, feed: Feed) -> Outputs:
-        """Run one feed in float32 with sequential sums and means; errors as of `run_exact`."""
-        ...
-
-    def run_perturbed(self, feed: Feed, share: float, seed: int) -> Outputs:
-        """Run one feed with weights perturbed by a random `share` of themselves."""
-        ...
-
-    def weights(self) -> dict[str, Array]:
-        """Return the float32 constants that an artifact of the same model holds, by name."""
-        ...
-
-
-@runtime_checkable
-class ReferenceMaker(Target, Protocol):
-    """A target whose files can be the reference with a noise floor."""
-
-    def open_reference(self, path: Path) -> OpenedReference:
-        """Open a model file as a reference on the CPU.
-
-        Raises:
-            RunnerError: the runtime cannot open it.
-        """
-        ...
-
-
 @runtime_checkable
 class HostBound(Target, Protocol):
     """A target whose files are built for one host; `RUN_SETTINGS` do not change what is built."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..checkpoints.checkpoint_files import NO_GUARD, ChangeGuard, identify, make_change_guard
-from ..checkpoints.checkpoint_loader import load_checkpoint
 from ..checkpoints.eager_model import Eager, open_eager
 from ..checkpoints.enclosed_module import find_steps
 from ..checkpoints.loaded_module import LoadedModule, merge_known_inputs
@@ -40,8 +39,8 @@ from .hub_source import locate_source
 from .order import Judging, Source
 from .recorded_run import check_checkpoint_trust
 from .run_progress import Progress
-from .runtime_reference import identify_artifact, is_artifact_kind, load_artifact
 from .run_reference import check_finite, check_stateless, note_nonfinite_weights, run_reference
+from .runtime_reference import identify_artifact, load_model
 from .size_probe import choose_mask_sense, describe_unverified_dims
 from .stated_inputs import check_input_specs, describe_static_dims
 from .stored_use import StoredUse
@@ -86,14 +85,9 @@ class EagerReference:
         return self.stored is None or self.stored.source
 
     @property
-    def has_module(self) -> bool:
-        """Whether the model is a module, which can be captured, observed and searched by layers."""
-        return self.model.has_module
-
-    @property
     def suppression(self) -> Postprocess | None:
         """The steps after the model that suppress boxes; None without them or the model."""
-        steps = find_steps(self.model.module) if self.has_module else None
+        steps = find_steps(self.model.module) if self.model.has_module else None
         after = None if steps is None else steps.after
         return None if after is None or after.nms is None else after
 
@@ -120,8 +114,7 @@ def read_checkpoint(source: Source, progress: Progress) -> Checkpoint:
     check_input_specs(source)
     source = locate_source(source, progress.tell)
     with progress.step("read checkpoint", log="checkpoint"):
-        artifact = identify_artifact(source)
-        if artifact is not None:
+        if (artifact := identify_artifact(source)) is not None:
             return artifact
         checkpoint = identify(
             source.checkpoint,
@@ -161,10 +154,7 @@ def open_reference(  # noqa: PLR0913 - inputs of the eager reference
     """
     stamp = make_change_guard(checkpoint)
     with progress.step("load model", log="checkpoint") as clock:
-        if is_artifact_kind(checkpoint.kind):
-            loaded = load_artifact(checkpoint, trust=source.trust)
-        else:
-            loaded = load_checkpoint(checkpoint)
+        loaded = load_model(checkpoint, trust=source.trust)
         clock.detail = checkpoint.kind
     given = load_user_samples(source, loaded, judging, signature)
     samples = None if given is None else given.first
@@ -358,7 +348,7 @@ def _run_feeds(
         )
         check_stateless(eager.model, before, found.references)
         eager.model.check_outputs()
-        weights = find_nonfinite_weights(eager.model.module) if eager.has_module else ()
+        weights = find_nonfinite_weights(eager.model.module) if eager.model.has_module else ()
         marks = {}
         if wanted is None:
             check_finite(found.references, weights)

@@ -24,11 +24,11 @@ from ..core.contract import (
     no_progress,
 )
 from ..core.errors import ErrorCode, ModelcError, UsageError
-from ..core.findings import Accuracy, WorstFeed
+from ..core.findings import Accuracy, ReferenceRuntime, WorstFeed
 from ..core.kinds import QUANTIZED, Precision
 from ..core.signature import DTYPE_NAMES, DTYPES, Signature
 from ..core.target_extensions import Carrying
-from ..core.verdict import ReferenceRuntime, Tolerance
+from ..core.verdict import Tolerance
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from .branch_coverage import CaptureEvidence
 from .eager_reference import EagerReference
@@ -78,6 +78,10 @@ class Candidate:
             runner = target.open_runner(self.path, device, signature, self.settings)
         else:
             runner = target.open_runner(self.path, device, signature)
+        return self.rename(runner, signature)
+
+    def rename(self, runner: Runner, signature: Signature) -> Runner:
+        """Return the file's runner under eager's names."""
         if not self.outputs and not self.inputs:
             return runner
         return _RenamingRunner(runner, self, signature.outputs)
@@ -132,11 +136,14 @@ def match_outputs(candidate: Candidate, signature: Signature, progress: Progress
     return replace(candidate, outputs=ours)
 
 
-def pair_ends(candidate: Candidate, eager: EagerReference, progress: Progress) -> Candidate:
+def pair_ends(candidate: Candidate, eager: EagerReference) -> tuple[Candidate, tuple[str, ...]]:
     """Pair inputs and outputs with those of a reference that is a converted model too.
 
     They pair by name, or by position with a note where the files share no name. An input that the
     candidate lacks is left to the judge.
+
+    Returns:
+        the candidate with the reference's names, and the notes.
 
     Raises:
         UsageError: names, dtypes or ranks contradict each other.
@@ -144,12 +151,18 @@ def pair_ends(candidate: Candidate, eager: EagerReference, progress: Progress) -
     found, one = candidate.target.inspect(candidate.path), eager.references[0]
     inputs = [(spec.name, spec.dtype, len(spec.dims)) for spec in eager.signature.inputs]
     outputs = [(name, array.dtype.name, array.ndim) for name, array in one.outputs.items()]
-    file = eager.checkpoint.title
-    return replace(
-        candidate,
-        inputs=_pair_tensors("input", found.inputs, inputs, (candidate.name, file), progress),
-        outputs=_pair_tensors("output", found.outputs, outputs, (candidate.name, file), progress),
+    files = candidate.name, eager.checkpoint.title
+    paired = {
+        "inputs": _pair_tensors("input", found.inputs, inputs, files),
+        "outputs": _pair_tensors("output", found.outputs, outputs, files),
+    }
+    notes = tuple(
+        f"{ends} are compared in their order: {', '.join(one.name for one in infos)} as "
+        f"{', '.join(names)}"
+        for (ends, names), infos in zip(paired.items(), (found.inputs, found.outputs), strict=True)
+        if {*names} - {one.name for one in infos}
     )
+    return replace(candidate, inputs=paired["inputs"], outputs=paired["outputs"]), notes
 
 
 _LIKE_FLOAT = {"float16": "float32", "bfloat16": "float32"}  # runners take and give float32
@@ -160,7 +173,6 @@ def _pair_tensors(
     infos: Sequence[TensorInfo],
     ours: Sequence[tuple[str, str, int]],
     files: tuple[str, str],
-    progress: Progress,
 ) -> tuple[str, ...]:
     """Return the reference's names in the file's order; empty if they are the file's own."""
     theirs, names = [one.name for one in infos], [name for name, _, _ in ours]
@@ -190,8 +202,6 @@ def _pair_tensors(
             )
     if by_name:
         return () if theirs == [name for name in names if name in pairs] else tuple(theirs)
-    text = f"{', '.join(theirs)} as {', '.join(names)}"
-    progress.note(f"{kind}s are compared in their order: {text}")
     return tuple(names)
 
 

@@ -31,7 +31,7 @@ from .option_table import (
     SourceOptions,
 )
 from .order import Judging, Lowering, Order, Source, Wanted
-from .recorded_run import Moved, record_beside
+from .recorded_run import Moved, check_not_modelcs, record_beside
 
 NO_LIMITS: tuple[Limits, Mapping[str, Limits]] = (Limits(), {})
 
@@ -276,6 +276,9 @@ def build_order(path: Path, order: Order) -> Order:
     A model that neither a manifest nor `--against` gives an eager reference is the reference
     itself, as its own runtime runs it.
 
+    Raises:
+        UsageError: modelc rejected the model, or it changed after modelc made it.
+
     Args:
         path: a checkpoint, or a model that the wanted artifact is made from, directly or not.
         order: as the command line gives it; its source's checkpoint is `path` itself where no
@@ -297,6 +300,7 @@ def build_order(path: Path, order: Order) -> Order:
         order = preprocess_as_declared(replace(order, meta=meta))
         return replace(order, parent=path, parent_precision=precision)
     if beside is None:
+        check_not_modelcs(path)
         precision = target_for(path).inspect(path).quantized or Precision.FP32
         source = replace(order.source, artifact=True)
         return replace(order, source=source, parent=path, parent_precision=precision)

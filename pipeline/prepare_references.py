@@ -188,7 +188,7 @@ class _AnswerCollector:
 
     def _has_fast_paths(self) -> bool:
         """Return whether a module has a fast path of attention."""
-        if not self.eager.has_module:
+        if not self.eager.model.has_module:
             return False
         import torch
 

@@ -227,7 +227,7 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
     before = manifest = keeper.manifest
     if made.failure is not None and keeper.kept is not None:
         made = replace(made, failure=keeper.hint(made.failure))
-    done = _has_passed(made) or not context.eager.has_module
+    done = _has_passed(made) or not context.eager.model.has_module
     other = None if done else build_from_other_capture(step, manifest, context)
     if other is not None:
         sibling, mother, made = other
@@ -248,7 +248,7 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
             text = f"{pending.step} was prepared from an older {step.name}: prepare it again"
             context.workspace.progress.note(text, warning=True)
     context.workspace.folder.commit(now, find_unreferenced_files(before, now))
-    if not context.eager.has_module:
+    if not context.eager.model.has_module:
         return now
     rejection = RejectionContext(
         eager=context.eager,

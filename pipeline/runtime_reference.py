@@ -7,14 +7,14 @@ too, if the format can give them (`OpenedReference`), else only inputs are pertu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoints.checkpoint_files import WEIGHTS
+from ..checkpoints.checkpoint_loader import load_checkpoint
 from ..checkpoints.data_branches import BranchReport
 from ..checkpoints.eager_model import Eager
 from ..checkpoints.eager_perturbations import perturb_feed
@@ -28,11 +28,19 @@ from ..converters.onnx_guard import list_model_files
 from ..converters.registry import TARGETS, target_for, target_named
 from ..core.call import Parameter
 from ..core.contract import Array, Deferred, Feed, Native, Outputs, Runner, Target, TensorInfo
-from ..core.errors import CheckpointError, ErrorCode, Hint, Option, RunnerError, UsageError
+from ..core.errors import (
+    CheckpointError,
+    ConversionError,
+    ErrorCode,
+    Hint,
+    Option,
+    RunnerError,
+    UsageError,
+)
+from ..core.external_runtime import OpenedReference, ReferenceMaker
+from ..core.findings import ReferenceRuntime
 from ..core.records import Checkpoint, joint_digest, record_of
 from ..core.signature import DTYPE_NAMES, DTYPES, Dim, InputSpec, Signature
-from ..core.target_extensions import OpenedReference, ReferenceMaker
-from ..core.verdict import ReferenceRuntime
 from .recorded_run import check_program_trust
 
 if TYPE_CHECKING:
@@ -44,7 +52,6 @@ _MODULES = {TORCHSCRIPT, PT2}  # torch runs these programs as modules, in float6
 _HALVES = ("float16", "bfloat16")
 _DIM_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _GROWTH = 1 << 28  # bytes: less memory is not counted as work of a run
-_NO_SETTINGS: dict[str, str] = {}
 
 
 def identify_artifact(source: Source) -> Checkpoint | None:
@@ -74,11 +81,16 @@ def identify_artifact(source: Source) -> Checkpoint | None:
                 reason, hint=Hint("add ", Option("trust")), option="trust",
                 code=ErrorCode.CONSENT_REQUIRED,
             )  # fmt: skip
-    files = list_model_files(path)
+    try:
+        files = list_model_files(path)
+    except ConversionError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.message}",
+            hint="copy or download the file again, and compare its size with the original",
+            code=ErrorCode.CORRUPT_FILE,
+        ) from error
     records = tuple(record_of(file, name=file.name, role=WEIGHTS) for file in files)
-    return Checkpoint(
-        path=str(path), kind=target.NAME, digest=joint_digest(records), files=records
-    )
+    return Checkpoint(path=str(path), kind=target.NAME, digest=joint_digest(records), files=records)
 
 
 def _check_options(source: Source) -> None:
@@ -102,18 +114,16 @@ def _check_options(source: Source) -> None:
             )
 
 
-def is_artifact_kind(kind: str) -> bool:
-    """Return whether a recorded checkpoint is a converted model, run by its own runtime."""
-    return kind not in _MODULES and any(kind == target.NAME for target in TARGETS)
-
-
-def load_artifact(checkpoint: Checkpoint, *, trust: bool) -> LoadedModule:
-    """Return the artifact as a loaded model: its inputs as it declares them, and how to open it.
+def load_model(checkpoint: Checkpoint, *, trust: bool) -> LoadedModule:
+    """Return the module of a checkpoint, or an artifact: its inputs, and how to open it.
 
     Raises:
         CheckpointError: an input or an output is no tensor of numbers.
         RunnerError: it cannot be read.
+        ModelcError: as `load_checkpoint`.
     """
+    if checkpoint.kind in _MODULES or checkpoint.kind not in [one.NAME for one in TARGETS]:
+        return load_checkpoint(checkpoint)
     path, target = Path(checkpoint.path), target_named(checkpoint.kind)
     found = target.inspect(path)
     for end, infos in (("input", found.inputs), ("output", found.outputs)):
@@ -124,7 +134,7 @@ def load_artifact(checkpoint: Checkpoint, *, trust: bool) -> LoadedModule:
     opener = partial(_open_artifact, path, target, trust)
     return LoadedModule(
         kind=target.NAME,
-        module=None,
+        module=None,  # type: ignore[arg-type]  # nothing asks for it: `opener` answers
         takes=tuple(Parameter(name=name) for name in known),
         known=known,
         opener=opener,
@@ -156,10 +166,11 @@ def _read_inputs(infos: Sequence[TensorInfo], *, half_as_float: bool) -> dict[st
             key = text if text.strip("?-.0123456789") else f"{info.name} {axis}"
             if key not in names:
                 first = axis == 0 and "batch" not in names.values()
-                plain = f"{re.sub(r'[^0-9A-Za-z_]', '_', info.name)}_{axis}"
+                plain = re.sub(r"\W", "_", f"{info.name}_{axis}", flags=re.ASCII)
                 plain = plain if _DIM_NAME.fullmatch(plain) else f"dim_{plain}"
-                own = text if _DIM_NAME.fullmatch(text) else "batch" if first else plain
-                names[key] = own
+                own = re.sub(r"[ .-]+", "_", text)
+                named = _DIM_NAME.fullmatch(own) and own not in names.values()
+                names[key] = own if named else "batch" if first else plain
             dims.append(Dim.any_size(names[key]))
         dtype = DTYPE_NAMES.get(info.dtype, info.dtype)
         dtype = "float32" if half_as_float and dtype in _HALVES else dtype
@@ -167,7 +178,7 @@ def _read_inputs(infos: Sequence[TensorInfo], *, half_as_float: bool) -> dict[st
     return found
 
 
-def _open_artifact(path: Path, target: Target, trust: bool, signature: Signature) -> Eager:  # noqa: FBT001 - bound by `partial`
+def _open_artifact(path: Path, target: Target, trust: bool, signature: Signature) -> Eager:
     """Open the artifact in its runtime.
 
     Raises:
@@ -176,12 +187,12 @@ def _open_artifact(path: Path, target: Target, trust: bool, signature: Signature
     if isinstance(target, ReferenceMaker):
         opened = target.open_reference(path)
         return RuntimeEager(opened, path, opened.runtime, opened)
-    settings = {"trust_engine": "true"} if trust else _NO_SETTINGS
+    settings = {"trust_engine": "true"} if trust else dict[str, str]()
     if isinstance(target, Deferred | Native):
         runner = target.open_runner(path, target.DEVICES[0], signature, settings)
     else:
         runner = target.open_runner(path, target.DEVICES[0], signature)
-    return RuntimeEager(runner, path, target.readiness().version or target.NAME)
+    return RuntimeEager(runner, path, f"{target.NAME} {target.readiness().version}".strip())
 
 
 @dataclass(frozen=True)
@@ -207,6 +218,7 @@ class RuntimeEager(Eager):
         self, runner: Runner, path: Path, runtime: str, noise: OpenedReference | None = None
     ) -> None:
         self.inputs = runner.inputs
+        self._file = path.name
         self.reference = ReferenceRuntime(file=path.name, runtime=runtime)
         self._runner, self._noise = runner, noise
         self._no_float64 = "" if noise else f"{runtime} computes in the precision of the file"
@@ -216,7 +228,7 @@ class RuntimeEager(Eager):
     def module(self) -> torch.nn.Module:
         """Raise CheckpointError: there is no module."""
         raise CheckpointError(
-            f"{self.reference.file} is a converted model, and has no module",
+            f"{self._file} is a converted model, and has no module",
             hint="name a checkpoint with --against CHECKPOINT",
             code=ErrorCode.UNSUPPORTED,
         )
@@ -235,7 +247,7 @@ class RuntimeEager(Eager):
     def _make_rejection(self, feed: Feed, text: str) -> CheckpointError:
         form = describe_feed(feed, [name for name in self.inputs if name in feed])
         return CheckpointError(
-            f"the reference {self.reference.file} rejects {form}: {text}",
+            f"the reference {self._file} rejects {form}: {text}",
             hint=Hint("correct dims and values with ", Option("input", "NAME:DTYPE[DIM,...]")),
             option="input",
             code=ErrorCode.FEED_REJECTED,
@@ -249,13 +261,9 @@ class RuntimeEager(Eager):
         except RunnerError as error:
             raise self._make_rejection(feed, error.message) from error
         for name, array in outputs.items():
-            if not isinstance(array, np.ndarray) or array.dtype.kind not in "fciub":
+            if getattr(array, "dtype", np.dtype(object)).kind not in "fciub":  # a list or a text
                 raise self._make_rejection(feed, f"output {name} is not a tensor of numbers")
         return outputs
-
-    def names(self, feed: Feed) -> tuple[str, ...]:
-        """Return the output names by running one feed."""
-        return tuple(self.run(feed))
 
     def run(self, feed: Feed) -> Outputs:
         """Run one feed.
@@ -342,7 +350,9 @@ class RuntimeEager(Eager):
         return first
 
     def check_outputs(self) -> None:
-        """Do nothing: no output is omitted."""
+        """Do nothing: no output is omitted, and the runtime holds the weights."""
+
+    release_pages = check_outputs
 
     def before(self) -> ModuleSnapshot:
         """Return an empty state: the runtime keeps none between runs."""
@@ -356,15 +366,6 @@ class RuntimeEager(Eager):
         """Return False: no tensor inside the run is known."""
         del feed, test
         return False
-
-    def release_pages(self) -> None:
-        """Do nothing: the runtime holds the weights."""
-
-    @contextmanager
-    def cache_variants(self) -> Iterator[None]:
-        """Cache the outputs of variants, as eager does."""
-        with super().cache_variants():
-            yield
 
     def branches(self, feeds: Sequence[tuple[str, Feed]], example: Feed | None) -> BranchReport:
         """Return no branches: a graph has none in Python."""

@@ -183,10 +183,11 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
         eager = open_reference(source, checkpoint, judging, progress)
         labelled = enter_labelled(measuring, eager, progress, held)
         watch_branches(eager, judging.accept, progress)
-        if eager.has_module:
+        notes: tuple[str, ...] = ()
+        if eager.model.has_module:
             candidate = match_outputs(candidate, eager.signature, progress)
         else:
-            candidate = pair_ends(candidate, eager, progress)
+            candidate, notes = pair_ends(candidate, eager)
         settings = runtime_settings(candidate.target, judging.device_for(candidate.target))
         request = JudgeRequest(
             candidate=candidate,
@@ -197,6 +198,7 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
             capture=CaptureEvidence(branches=branch_coverage(eager, judging.accept)),
             sensitive=True,
             labelled=labelled,
+            notes=notes,
             reference=find_program_runtime(checkpoint),
         )
         judgment = _judge_unrecorded(request, replay)

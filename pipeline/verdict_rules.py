@@ -221,7 +221,7 @@ def _run_by_default(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     counted = _list_compared_feeds(evidence)[:_MAX_DEFAULT_FEEDS]
     if opened is None or not counted:
         return Ruling()
-    with opened.runner as runner:
+    with candidate.rename(opened.runner, eager.signature) as runner:
         replies = [reply_to(runner, one) for one in counted]
         inputs = runner.inputs
     limits = TOLERANCES[_PRECISION_OF_LIMITS[opened.compute]]
@@ -279,7 +279,8 @@ def _check_default_session(request: JudgeRequest, judged: JudgedEvidence) -> Rul
     """
     candidate, evidence, device = request.candidate, judged.evidence, judged.verdict.device
     target = candidate.target
-    if not judged.passed or candidate.outputs or not isinstance(target, DefaultChecked):
+    renamed = candidate.outputs or candidate.inputs
+    if not judged.passed or renamed or not isinstance(target, DefaultChecked):
         return Ruling()
     counted = _list_compared_feeds(evidence)
     found = target.run_by_default(candidate.path, device, [one.feed.arrays for one in counted])

@@ -11,14 +11,13 @@ from functools import cached_property
 from typing import Self
 
 from ..core.domain import Domain
-from ..core.findings import Accuracy, Sensitivity, WorstFeed
+from ..core.findings import Accuracy, ReferenceRuntime, Sensitivity, WorstFeed
 from ..core.kinds import ReasonCode
 from ..core.records import Latency
 from ..core.verdict import (
     DefaultRun,
     OutputVerdict,
     Reason,
-    ReferenceRuntime,
     State,
     StoredComparison,
     Verdict,
