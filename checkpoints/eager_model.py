@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     import torch
 
     from ..core.contract import Array, Feed, Outputs
-    from ..core.findings import ReferenceRuntime
     from ..core.signature import Signature
     from .loaded_module import LoadedModule
 
@@ -58,11 +57,9 @@ def open_eager(loaded: LoadedModule, signature: Signature) -> Eager:
 
     Raises:
         UsageError: an input has no parameter, or a required parameter no input.
-        RunnerError: the runtime of a model without a module cannot open it.
     """
     if loaded.opener is not None:
-        opened: Eager = loaded.opener(signature)
-        return opened
+        return loaded.opener(signature)  # type: ignore[no-any-return]  # of another layer
     inputs = tuple(spec.name for spec in signature.inputs)
     binding = bind_inputs(
         inputs, loaded.takes, call=loaded.call, by_name=_is_called_by_name(loaded.module)
@@ -79,14 +76,7 @@ def _is_called_by_name(module: torch.nn.Module) -> bool:
 
 
 class Eager(EagerVariants):
-    """The module in eval mode on the CPU: an EagerModel and a Runner.
-
-    A subclass may answer without a module, which can then be neither captured nor searched by
-    layers; `reference` is what answers in its place, if not stored outputs.
-    """
-
-    has_module = True
-    reference: ReferenceRuntime | None = None
+    """The module in eval mode on the CPU: an EagerModel and a Runner."""
 
     def __init__(
         self,
@@ -180,9 +170,7 @@ class Eager(EagerVariants):
     def _arrays(self, feed: Feed) -> Outputs:
         return {name: to_array(tensor) for name, tensor in self._tensors(feed).items()}
 
-    def run_untraced(self, feed: Feed) -> Outputs:
-        """Run one feed as `run` does, without counting steps, which slows dynamo down."""
-        return self._arrays(feed)
+    run_untraced = _arrays  # without counting steps, which slows dynamo down
 
     def run_with_deadline(self, feed: Feed) -> Outputs:
         """Run extreme values, on which a loop of the model may never end, with a step limit.

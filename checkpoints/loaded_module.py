@@ -48,7 +48,7 @@ class LoadedModule:
     call: str = "forward"
     notes: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
-    opener: Callable[..., Any] | None = None
+    opener: Callable[[Any], Any] | None = None
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -233,11 +233,6 @@ class RuntimeEager(Eager):
             code=ErrorCode.UNSUPPORTED,
         )
 
-    @property
-    def flat(self) -> torch.nn.Module:
-        """Raise CheckpointError: there is no module."""
-        return self.module
-
     def _tensors(
         self, feed: Feed, given: list[torch.Tensor] | None = None
     ) -> dict[str, torch.Tensor]:
