@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from traceback import FrameSummary, extract_tb
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoints.data_branches import shorten_path
 from ..checkpoints.source_positions import is_user_file
+from ..checkpoints.user_code import shorten_path
 from ..core.compile_records import GraphBreak, SourceLine, ValueGuard
 from ..core.errors import ErrorCode, UsageError
 

@@ -37,6 +37,7 @@ _WEIGHT_PATTERNS = (  # in a folder, the first pattern that exactly one file mat
 )
 _SHARD = re.compile(r"-\d{5}-of-(\d{5})\.safetensors$", re.ASCII)
 _OWNED = 2  # parts of `owner/model`
+_HUB_ADDRESS = re.compile(r"(?:hf:|https?:/huggingface\.co/)([^/]+/[^/]+)")  # // is / in a path
 WEIGHTS = "weights"
 CONFIG = "config"
 
@@ -141,9 +142,11 @@ def _find_weights(folder: Path) -> tuple[str, list[Path]]:
         if len(found) == 1:
             _check_is_whole(found[0])
             return find_contents(found[0], with_factory=True)
-    held = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
+    held = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5])
     raise CheckpointError(
-        f"{folder} has neither config.json with weights nor an index of shards, but {held}",
+        f"{folder} has neither config.json with weights nor an index of shards, but {held}"
+        if held
+        else f"{folder} is an empty folder",
         hint="use the path of the weights file",
         code=ErrorCode.NOT_A_CHECKPOINT,
     )
@@ -213,14 +216,18 @@ def _no_such_file_error(path: Path) -> UsageError:
 
 
 def _hub_hint(path: Path) -> str:
-    if len(path.parts) == _OWNED:
-        return f"for a model on the Hugging Face Hub, write {HUB_SCHEME}{path.as_posix()}"
-    name = "NAME" if HUB_SCHEME.startswith(str(path)) else path
+    address = _HUB_ADDRESS.match(path.as_posix())
+    if address or len(path.parts) == _OWNED:
+        model = address[1] if address else path.as_posix()
+        return f"for a model on the Hugging Face Hub, write {HUB_SCHEME}{model}"
+    name = "NAME" if HUB_SCHEME.startswith(str(path)) else str(path).removeprefix("hf:")
     return f"for a model on the Hugging Face Hub, write {HUB_SCHEME}ORG/{name}"
 
 
 def _is_hub_name(path: Path) -> bool:
     """Whether the path looks like the name of a model on a hub: `bert-base`, `google/vit-base`."""
+    if _HUB_ADDRESS.match(path.as_posix()):
+        return True
     if len(path.parts) == 1:
         near = nearest_names(path.name, (entry.name for entry in path.parent.iterdir()))
         return not path.suffix and not near

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,7 +17,7 @@ from .float64_eager import has_script
 from .source_decisions import BranchTest, KeptValue, ValueUse
 from .source_positions import is_within
 from .taint import Conversion, ConversionLog
-from .user_code import code_folders
+from .user_code import shorten_path
 from .value_dataflow import find_value_uses
 
 if TYPE_CHECKING:
@@ -244,15 +243,6 @@ def symbol_places(seen: Collection[Conversion]) -> frozenset[Place]:
     """Return the user's lines at which a capture created only symbols of tensors."""
     symbols = {_conversion_place(one) for one in seen if one.symbol}
     return frozenset(symbols - {_conversion_place(one) for one in seen if not one.symbol})
-
-
-def shorten_path(file: str) -> str:
-    """Return a file's path relative to the current folder or its import root, if possible."""
-    path = Path(file)
-    for root in map(Path, (*code_folders(), *sys.path)):
-        if root.is_absolute() and path.is_relative_to(root):
-            return path.relative_to(root).as_posix()
-    return str(path)
 
 
 # Which runs of eager may be watched for branches while they answer, and what that showed.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from traceback import extract_tb
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line
@@ -16,7 +15,6 @@ from .data_branches import (
     QuietShapes,
     is_bitwise_equal,
     is_watchable,
-    shorten_path,
     watch_branches,
 )
 from .eager_perturbations import (
@@ -28,9 +26,10 @@ from .eager_perturbations import (
     sum_sequentially,
 )
 from .eager_probes import DiscreteOrigin, watch_discrete_origins, watch_values
+from .enclosed_module import EnclosedSteps
 from .run_limits import watch_nonfinite_queries
-from .source_positions import is_user_file
 from .taint import ConversionLog, track_taint
+from .user_code import locate_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from ..core.call import Binding
     from ..core.contract import Array, Feed, Outputs
     from ..core.findings import ReferenceRuntime
-    from .enclosed_module import EnclosedSteps
 
 _Answer = TypeVar("_Answer")  # outputs, or None
 _CACHE_LIMIT = 1 << 28  # bytes of cached outputs
@@ -285,29 +283,19 @@ def describe_feed(feed: Mapping[str, Array], names: Sequence[str]) -> str:
     return ", ".join(forms)
 
 
-_STEP_FILES = {"image_steps.py", "enclosed_module.py", "box_suppression.py"}  # modelc's own
-
-
 def make_rejection(error: Exception, form: str, steps: EnclosedSteps | None) -> CheckpointError:
     """Return the error for a feed of this form that the model rejects, or a step around it."""
-    frames = extract_tb(error.__traceback__)
-    theirs = [one for one in frames if is_user_file(one.filename)]
-    file, text = Path(frames[-1].filename).name, first_line(error)
-    option, hint = "input", Hint("correct the dtype and dims with ",
-                                 Option("input", "NAME:DTYPE[DIM,...]"))  # fmt: skip
-    if steps is not None and not theirs and file in _STEP_FILES:
-        if file == "image_steps.py":
-            text = f"--include-preprocess: {text}"
-            spec = f"{steps.image}:uint8[batch,height,width,3]"
-            hint = Hint("for example ", Option("input", spec))
-        else:
-            option, hint = "postprocess", Hint("for example ", Option("postprocess", "softmax"))
-            own = isinstance(error, ValueError)  # its text begins with the option
-            text = text if own else f"--postprocess {steps.after}: {text}"
-        return CheckpointError(text, hint=hint, option=option, code=ErrorCode.FEED_REJECTED)
-    if theirs:
-        place = f"{shorten_path(theirs[-1].filename)}:{theirs[-1].lineno}"
-        text, hint = f"{text} (at {place})", Hint(*hint.parts, ", or that line")
-    return CheckpointError(
-        f"eager rejects {form}: {text}", hint=hint, option=option, code=ErrorCode.FEED_REJECTED
-    )
+    running = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
+    text, place, option = first_line(error), locate_user_code(error), "input"
+    if steps is not None and EnclosedSteps.replace_image.__code__ in running:
+        text = f"--include-preprocess: {text}"
+        hint = Hint("for example ", Option("input", f"{steps.image}:uint8[batch,height,width,3]"))
+    elif steps is not None and EnclosedSteps.replace_output.__code__ in running:
+        option, text = "postprocess", f"--postprocess {steps.after}: {text}"
+        example = "softmax" if steps.after is None or steps.after.nms is None else "sigmoid,nms"
+        hint = Hint("for example ", Option("postprocess", example))
+    else:
+        text = f"eager rejects {form}: {text}{place and f' ({place.strip()})'}"
+        declared = Option("input", "NAME:DTYPE[DIM,...]")
+        hint = Hint("correct the dtype and dims with ", declared, place and ", or that line")
+    return CheckpointError(text, hint=hint, option=option, code=ErrorCode.FEED_REJECTED)

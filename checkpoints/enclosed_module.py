@@ -99,7 +99,10 @@ def find_class_output(tensors: Tensors, steps: Postprocess) -> str:
     if steps.nms is not None:
         return _find_scores(tensors, steps.nms)
     if steps.output:
-        return _require_output(tensors, steps.output)
+        name = _require_output(tensors, steps.output)
+        if tensors[name].dim() < 2:  # noqa: PLR2004
+            raise _output_error(f"{name!r} {_shape_text(tensors[name])} is not scores (N, C)")
+        return name
     able = [name for name, one in tensors.items() if one.is_floating_point() and one.dim() > 1]
     if len(able) != 1:
         raise _output_error(f"needs a name, as the model has {', '.join(able or tensors)}",
@@ -195,6 +198,9 @@ def apply_postprocess(scores: torch.Tensor, steps: Postprocess) -> dict[str, tor
     if steps.argmax:
         return {CLASS_IDS: torch.argmax(scores, dim=axis)}
     if steps.best:
+        if steps.best > scores.shape[axis]:
+            count = int(scores.shape[axis])
+            raise _output_error(f"topk={steps.best} of {count} classes", replace(steps, best=count))
         best, indices = torch.topk(scores, steps.best, dim=axis)
         return {SCORES: best, CLASS_IDS: indices}
     return {PROBABILITIES: scores}

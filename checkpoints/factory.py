@@ -6,7 +6,6 @@ import ast
 import glob
 import importlib
 import inspect
-import traceback
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,8 +26,7 @@ from ..core.errors import (
 from ..core.nested_values import OBJECT_SPEC
 from ..core.signature import Dim, InputSpec
 from .loaded_module import HyperParameters, LoadedModule, Module
-from .source_positions import is_user_file
-from .user_code import code_folders, make_user_code_importable
+from .user_code import code_folders, locate_user_code, make_user_code_importable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,7 +174,7 @@ def _check_form(spec: str, option: str, name: str) -> None:
         f"{option} {spec!r} is not of the form PKG.MOD:{name}",
         hint=f"write {option} {dotted}:{given or name}"
         if is_file
-        else f"for example {option} nets.resnet:build",
+        else f"for example {option} {'nets.resnet:build' if name == 'FACTORY' else 'app:name'}",
         option=option.removeprefix("--"),
     )
 
@@ -316,16 +314,6 @@ def _convert_argument(name: str, text: str, annotation: object) -> object:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
-
-
-def locate_user_code(error: BaseException) -> str:
-    """Return ` at file:line` of the innermost frame that is not installed; empty without one."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "site-packages" not in frame.filename and is_user_file(frame.filename)
-    ]
-    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _user_code_error(what: str, error: Exception | SystemExit) -> CheckpointError:

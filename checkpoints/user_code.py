@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from traceback import extract_tb
 from types import FrameType, ModuleType
 
 from ..core.children.preloaded import check_preloaded
+from .source_positions import is_user_file
 
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _registered: list[str] = []
@@ -23,11 +25,25 @@ _registered: list[str] = []
 
 def code_folders() -> tuple[str, ...]:
     """Return the folders of the user's modules, the current one first."""
+    return tuple(dict.fromkeys(filter(None, (_find_working_folder(), *_registered))))
+
+
+def _find_working_folder() -> str:
     try:
-        here = [os.getcwd()]  # noqa: PTH109 - compared as text
+        return os.getcwd()  # noqa: PTH109 - compared as text
     except FileNotFoundError:  # it was removed meanwhile
-        here = []
-    return tuple(dict.fromkeys((*here, *_registered)))
+        return ""
+
+
+@contextmanager
+def keep_working_folder() -> Iterator[None]:
+    """Restore the working folder after user code: paths of this run are relative to it."""
+    folder = _find_working_folder()
+    try:
+        yield
+    finally:
+        if folder and folder != _find_working_folder():
+            os.chdir(folder)
 
 
 def extra_folders() -> tuple[str, ...]:
@@ -53,9 +69,7 @@ def use_code_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def make_user_code_importable() -> Iterator[None]:
-    """Append the user's folders to the import path within the context.
-
-    The code may change the working folder, to which paths of this run are relative: it is restored.
+    """Append the user's folders to the import path within the context, and keep the working folder.
 
     Raises:
         NewProcessNeededError: the user's code changed what libraries see when they are imported,
@@ -65,18 +79,37 @@ def make_user_code_importable() -> Iterator[None]:
         finders: list[object] = list(sys.meta_path)
         place = finders.index(PathFinder) + 1 if PathFinder in finders else len(finders)
         sys.meta_path.insert(place, _FINDER)
-    folders = code_folders()
-    added = [folder for folder in folders if folder not in sys.path]
+    added = [folder for folder in code_folders() if folder not in sys.path]
     sys.path.extend(added)
     try:
-        yield
+        with keep_working_folder():
+            yield
         check_preloaded()
     finally:
-        if folders and folders != code_folders():
-            os.chdir(folders[0])
         for folder in added:
             if folder in sys.path:  # the user's code may have restored the list
                 sys.path.remove(folder)
+
+
+def shorten_path(file: str) -> str:
+    """Return a file's path relative to the current folder or its import root, if possible."""
+    path = Path(file)
+    for root in map(Path, (*code_folders(), *sys.path)):
+        if root.is_absolute() and path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return str(path)
+
+
+def locate_user_code(error: BaseException) -> str:
+    """Return ` at file:line` of the innermost frame of the user's code; empty without one.
+
+    A package that the model uses, such as `transformers`, counts if no other code raised.
+    """
+    frames = [one for one in extract_tb(error.__traceback__) if is_user_file(one.filename)]
+    written = [one for one in frames if not any(part in one.filename for part in _INSTALLED)]
+    return next(
+        (f" at {shorten_path(one.filename)}:{one.lineno}" for one in (written or frames)[::-1]), ""
+    )
 
 
 class _UserCodeFinder:

@@ -229,6 +229,8 @@ def _usage_faults(error: TyperException) -> list[_CliFault]:
         message, hint = message.partition(" (")[0], other  # typer lists its own suggestions
     elif (invalid := _invalid_value(error)) is not None:
         message, hint = invalid
+    elif message.endswith("requires an argument."):
+        hint = f"write a value after {getattr(error, 'option_name', 'the option')}"
     return [_CliFault(kind="UsageError", message=message, hint=hint)] if message else []
 
 
@@ -247,7 +249,7 @@ def _commands_with(option: str, context: typer.Context | None) -> list[str]:
     if not option or context is None:
         return []
     root = context.find_root()
-    commands = getattr(root.command, "commands", {})
+    commands = getattr(typer.main.get_command(make_app()), "commands", {})
     return [
         f"{root.command_path} {name}"
         for name, command in commands.items()

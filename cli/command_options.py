@@ -34,7 +34,13 @@ def with_options(command: str) -> Callable[[Command], Command]:
 
         def run(context: typer.Context, **values: Any) -> None:
             table = {row: values.pop(_parameter_name(row)) for row in rows}
-            given = {row.name: value for row, value in table.items() if _is_given(row, context)}
+            given = {
+                row.name: [part for text in value for part in text.split(",")]
+                if row.many and row.commas
+                else value
+                for row, value in table.items()
+                if _is_given(row, context)
+            }
             more = {"context": context} if takes_context else {}
             function(**values, **more, given=given)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ErrorCode, UsageError
+from ..core.events import Noted
 from ..pipeline.call_options import CallOptions
 from ..pipeline.option_spec import Given, Panel, read_record
 from .command_options import with_options
@@ -232,8 +233,7 @@ def _finish_all(file: Path, out: Path | None, given: Given, call: CallOptions) -
     from .render_setup import print_warnings
     from .streams import set_output_folder
 
-    flags = {"out": None if out is None else str(out)}
-    overrides = collect_overrides(None, flags)
+    overrides = collect_overrides(None, {"out": None if out is None else str(out)})
     gates = {}
     if file.is_file():
         gates = read_project_gates(file, overrides)
@@ -260,6 +260,8 @@ def _finish_all(file: Path, out: Path | None, given: Given, call: CallOptions) -
             gates=gates,
             limits=limits,
         )
+        if not ended:
+            screen(Noted(text=f"nothing is pending in {place}"))
     record = update_record(results.record, ended, prepare_only=call.prepare_only)
     _write(record, place, key)
     outcomes = [ended.get(one.name, one) for one in _outcomes_of(record, place)]

@@ -13,7 +13,7 @@ from rich.markup import escape
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.events import Advanced, Finished, Started, Tell
 from ..pipeline.call_options import CallOptions, PackChoice
-from ..pipeline.option_spec import Given, read_record, specs_of
+from ..pipeline.option_spec import Given, check_numbers, read_record
 from ..pipeline.option_table import SourceOptions
 from ..reports.text_format import count_text
 from .command_options import refuse, with_options
@@ -140,14 +140,7 @@ def _make_request(paths: list[Path], choice: PackChoice, call: CallOptions) -> P
 
 def _check_choice(choice: PackChoice, repository: Path) -> None:
     """Check that numbers are in their range, and that no output folder becomes a repository."""
-    for row in specs_of(PackChoice):
-        value = getattr(choice, row.field)
-        if row.least is not None and row.most is not None and not row.least <= value <= row.most:
-            raise UsageError(
-                f"--{row.name} {value} is not from {row.least:g} to {row.most:g}",
-                hint=f"give --{row.name} {row.default}", option=row.name,
-                code=ErrorCode.INVALID_VALUE,
-            )  # fmt: skip
+    check_numbers(choice)
     if (repository / "manifest.json").is_file():
         raise UsageError(
             f"{repository} is an output folder of modelc export, not a repository",
@@ -167,6 +160,11 @@ def _open_path(
         raise UsageError(
             f"{path} is a file", hint=f"give the output folder {hint}", code=ErrorCode.NO_MANIFEST
         )
+    if path.suffix == ".toml" and not path.exists():
+        raise UsageError(
+            f"no such file: {path}", hint="create modelc.toml with modelc init CHECKPOINT",
+            code=ErrorCode.NOT_FOUND,
+        )  # fmt: skip
     if (path / "modelc.toml").is_file() and not (path / "manifest.json").is_file():
         raise UsageError(
             f"{path} is a project, not an output folder", code=ErrorCode.NO_MANIFEST,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from ..core.errors import join_some
 from ..core.manifest import Manifest
 from ..core.records import size_text
 from ..pipeline.manifest_file import encode_json
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MAX_UNCHANGED = 50  # models up to which the table also lists those where nothing changed
+_NAMES_SHOWN = 12  # models that share a warning
 _SOURCE_MARKS = {
     "": "",
     "made": "built",
@@ -64,12 +66,34 @@ def show_run(
     """Show a table of artifacts, the reasons by model, the changes, and the counts."""
     console = console or result_console()
     _show_artifacts(console, record.models)
+    owners: dict[str, list[str]] = {}
+    warnings = {
+        one.name: lines_of_warnings(one.manifest, artifacts_to_show(one.manifest))
+        for one in outcomes
+        if one.manifest is not None
+    }
+    for name, lines in warnings.items():
+        for line in dict.fromkeys(lines):
+            owners.setdefault(line, []).append(name)
     for outcome, model in zip(outcomes, record.models, strict=True):
-        _show_model(console, outcome, model)
+        own = [line for line in warnings.get(outcome.name, ()) if len(owners[line]) == 1]
+        _show_model(console, outcome, model, own)
+    _show_shared_warnings(console, owners)
     if record.regression is not None:
         show_regression(console, record.regression)
     file = escape(str(out / record_file(record)))
     print_line(console, f"{_run_summary(record)} · {record.seconds:.1f} s · {file}")
+
+
+def _show_shared_warnings(console: Console, owners: Mapping[str, Sequence[str]]) -> None:
+    """Show each warning that several models share once, below their names."""
+    shared: dict[tuple[str, ...], list[str]] = {}
+    for line, names in owners.items():
+        if len(names) > 1:
+            shared.setdefault(tuple(names), []).append(line)
+    for models, lines in shared.items():
+        print_line(console, f"[bold]{escape(join_some(models, _NAMES_SHOWN))}[/]")
+        print_lines(console, lines)
 
 
 def _show_artifacts(console: Console, models: Sequence[ModelRun]) -> None:
@@ -111,14 +135,16 @@ def _artifact_cells(one: ArtifactRun) -> tuple[str, ...]:
     )
 
 
-def _show_model(console: Console, outcome: ModelOutcome, model: ModelRun) -> None:
+def _show_model(
+    console: Console, outcome: ModelOutcome, model: ModelRun, warnings: Sequence[str]
+) -> None:
     """Show the error of a model, the reasons and warnings on its artifacts, and broken gates."""
     name = escape(outcome.name)
     if model.error:
         print_line(console, f"[red]{name}[/]: {escape(model.error)}")
         print_line(console, f"  [dim]hint: {escape(model.hint)}[/]")
     if outcome.manifest is not None:
-        _show_model_artifacts(console, outcome, outcome.manifest)
+        _show_model_artifacts(console, outcome, outcome.manifest, warnings)
     gates = [("red", "gate broken", one) for one in outcome.breaches]
     gates += [("yellow", "gate undecided", one) for one in outcome.doubts]
     for colour, state, breach in gates:
@@ -127,16 +153,16 @@ def _show_model(console: Console, outcome: ModelOutcome, model: ModelRun) -> Non
         print_line(console, f"{what}: {state}: {escape(breach.message)}{origin}")
 
 
-def _show_model_artifacts(console: Console, one: ModelOutcome, manifest: Manifest) -> None:
+def _show_model_artifacts(
+    console: Console, one: ModelOutcome, manifest: Manifest, warnings: Sequence[str]
+) -> None:
     """Show what did not pass, what is pending, and the warnings, as export does."""
-    shown = artifacts_to_show(manifest)
     wrong = [
         artifact
-        for artifact in shown
+        for artifact in artifacts_to_show(manifest)
         if (verdict := manifest.verdict_of(artifact.name)) is None or not verdict.passed
     ]
     waiting = [pending for pending in manifest.steps_pending if pending.step in manifest.steps]
-    warnings = lines_of_warnings(manifest, shown)
     if wrong or waiting or manifest.failures or warnings:
         print_line(
             console, f"[bold]{escape(one.name)}[/]  [dim]{escape(one.folder)}/manifest.json[/]"

@@ -95,7 +95,7 @@ def validate(  # noqa: PLR0913 - the options of `modelc validate`, all but one o
         ModelcError: the artifact or the checkpoint cannot be used.
     """
     place = Path(path)
-    if not place.is_dir():
+    if not place.is_dir() and (place.suffix or place.exists()):
         return validate_file(
             place,
             against,

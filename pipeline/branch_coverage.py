@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..checkpoints.data_branches import (
-    BranchReport,
-    DataBranch,
-    shorten_path,
-)
+from ..checkpoints.data_branches import BranchReport, DataBranch
+from ..checkpoints.user_code import shorten_path
 from ..core.errors import ErrorCode, UsageError, join_some
 from ..core.findings import BranchRecord
 from ..core.kinds import TRACES, Capture, ReasonCode

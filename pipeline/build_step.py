@@ -21,7 +21,7 @@ from ..capture.rewrite_table import (
     suggest_rewrites,
 )
 from ..capture.size_constraints import NarrowError
-from ..checkpoints.data_branches import shorten_path
+from ..checkpoints.user_code import shorten_path
 from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
@@ -359,7 +359,7 @@ def settle_trial(work: StepWork, trial: Trial) -> tuple[Artifact, Verdict]:
         progress=run.workspace.progress,
         held_out=select_held_out(step.wanted.precision, run.samples),
     )
-    trial = trial.plus(Ruling(sensitivity=measure_sensitivity(asked, trial.verdict)))
+    trial = trial.plus(measure_sensitivity(asked, trial.verdict))
     passed = trial.verdict.passed
     name = step.name if passed else f"{REJECTED_FOLDER}/{step.name}"
     files = trial.files

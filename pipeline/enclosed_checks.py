@@ -1,8 +1,9 @@
 """Check the steps inside a model against other implementations: Pillow before it, numpy after it.
 
 Artifacts are judged against the module with its steps, so an error in the steps themselves would be
-on both sides. Here the images of all feeds, of all sizes of the domain, go through the declared
-preprocessing as calibration applies it, and the model's own outputs through numpy.
+on both sides. Here the first image of each feed (at most 48, over the sizes of the domain) goes
+through the declared preprocessing as calibration applies it, and the model's own outputs through
+numpy.
 """
 
 from __future__ import annotations

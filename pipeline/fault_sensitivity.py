@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -40,6 +40,7 @@ _CHEAP_BYTES = 1 << 28  # of the model file, which is copied for each fault
 _MAX_TRIES = 3  # faults planted for each that counts: not all of them change an output
 _DENSE_FEEDS = 24  # further feeds to compare on if a fault was not found
 _CERTAIN_CHANGE = 2e-2  # share of the peak; limits of FP32 are below half of it
+_CERTAIN_FACTOR = 4.0  # times the limit of a lower precision: 12 dB below its least SQNR
 
 
 def plant_faults(request: JudgeRequest, judged: Judgment) -> Ruling:
@@ -50,11 +51,13 @@ def plant_faults(request: JudgeRequest, judged: Judgment) -> Ruling:
     inputs = restrict_inputs(request.eager.signature.inputs, ranges)
     eager = narrow_reference(request.eager, inputs, request.progress)
     within = request if eager is request.eager else replace(request, eager=eager)
-    return Ruling(sensitivity=measure_sensitivity(within, judged.verdict))
+    return measure_sensitivity(within, judged.verdict)
 
 
-def measure_sensitivity(request: JudgeRequest, verdict: Verdict) -> Sensitivity | None:
+def measure_sensitivity(request: JudgeRequest, verdict: Verdict) -> Ruling:
     """Return how many planted faults the feeds and limits of the verdict would have found.
+
+    A note says so if none of them changes an output: then the figure says nothing of the feeds.
 
     Nothing is planted in an artifact that did not pass, in a format whose files cannot be altered,
     with `--sensitivity 0` or, by default, if a copy takes long to open or eager does more than
@@ -62,27 +65,27 @@ def measure_sensitivity(request: JudgeRequest, verdict: Verdict) -> Sensitivity 
 
     A fault is found if its copy does not pass. A copy that passes is equivalent if its outputs stay
     within the limits of the artifact's own, on the same feeds, on 24 more over the domain, and on
-    one where the fault acts. Other faults replace equivalent ones, up to three for each.
+    one where the fault acts. Other faults replace equivalent ones, up to three for each; not by
+    default in lower precision, where most faults are within the limits.
     """
     candidate, eager, progress = request.candidate, request.eager, request.progress
     target, title = candidate.target, f"plant faults in {candidate.name}"
     given = request.judging.sensitivity
     wanted = DEFAULT_FAULTS if given is None else given
+    is_rough = given is None and candidate.precision is not Precision.FP32
     if not wanted or not verdict.passed or not isinstance(target, Plantable):
-        return None
-    if not eager.has_source:
-        return None
-    if given is None and not _is_cheap(candidate, target, eager):
-        return None
+        return Ruling()
+    if not eager.has_source or (given is None and not _is_cheap(candidate, target, eager)):
+        return Ruling()
     planting = progress.step(title, log=candidate.log, runs_artifact=True)
-    with planting as clock, eager.model.cache_variants():
+    with planting as clock, eager.model.cache_variants(), ExitStack() as held:
         case = request.case
         evidence = case.run_feeds()
         if not apply_second_looks(evidence, eager).passed:
-            return None  # it passed by a rule that is not repeated here, as in a narrower range
-        trial = _FaultTrial(case=case, clean=evidence.replies, verdict=verdict)
+            return Ruling()  # it passed by a rule that is not repeated here, as in a narrower range
+        trial = _FaultTrial(case=case, clean=evidence.replies, verdict=verdict, held=held)
         faults: list[FaultRecord] = []
-        for fault in trial.plant(target, wanted * _MAX_TRIES):
+        for fault in trial.plant(target, wanted if is_rough else wanted * _MAX_TRIES):
             faults += filter(None, [trial.record(*fault)])
             counted = _summarize(faults, eager.feeds.seed).planted
             progress.advance(title, counted, wanted)
@@ -90,7 +93,13 @@ def measure_sensitivity(request: JudgeRequest, verdict: Verdict) -> Sensitivity 
                 break
         found = _summarize(faults, eager.feeds.seed)
         clock.detail = f"{found.found} of {found.planted} found"
-    return found
+    if found.planted or is_rough or not faults:
+        return Ruling(sensitivity=found)
+    text = (
+        f"{len(faults)} planted faults changed no output beyond its limits, so it is unknown which "
+        "faults these feeds find: give other --samples"
+    )
+    return Ruling(sensitivity=found, notes=(text,))
 
 
 def _summarize(faults: Sequence[FaultRecord], seed: int) -> Sensitivity:
@@ -116,12 +125,14 @@ def _is_cheap(candidate: Candidate, target: Plantable, eager: EagerReference) ->
 class _FaultTrial:
     """An artifact that passed, with its outputs and their limits, to compare faulty copies with.
 
-    `dense` are further feeds with the artifact's replies, filled when a fault first needs them.
+    `dense` are further feeds with the artifact's replies, filled when a fault first needs them: the
+    artifact is then open until `held` is closed.
     """
 
     case: JudgeCase
     clean: tuple[ArtifactOutputs, ...]
     verdict: Verdict
+    held: ExitStack
     dense: list[tuple[NamedFeed, Outputs]] = field(default_factory=list)
 
     def plant(self, target: Plantable, most: int) -> Iterator[tuple[FaultKind, PlantedFault]]:
@@ -196,41 +207,49 @@ class _FaultTrial:
     def _is_certain(
         self, reference: ReferenceOutputs, reply: ArtifactOutputs, clean: ArtifactOutputs
     ) -> bool:
-        """Whether one usual feed exceeds any FP32 limit, so that no other need run."""
-        import numpy as np
+        """Whether one usual feed exceeds any limit by far, so that no other need run."""
+        precise = self.case.candidate.precision is Precision.FP32
+        feed = reference.feed
+        usual = feed.basic if precise else feed.kind == "sample"  # and those held out
+        if clean.outputs is None or not usual or feed.name in self.case.loose:
+            return False
+        if precise and self.case.tolerance.floor_factor is None:
+            return False
+        far_off = _changes_much if precise else self._is_beyond_limit
+        return reply.outputs is None or any(
+            far_off(name, reference.outputs[name], wanted, reply.outputs.get(name))
+            for name, wanted in clean.outputs.items()
+            if name not in reference.left_out
+        )
 
-        if self.case.candidate.precision is not Precision.FP32 or clean.outputs is None:
-            return False
-        if self.case.tolerance.floor_factor is None or not reference.feed.basic:
-            return False
-        if reply.outputs is None:
+    def _is_beyond_limit(
+        self, output: str, eager: Array, clean: Array, given: Array | None
+    ) -> bool:
+        """Whether an output in lower precision is beyond its limit by far."""
+        limit = 10 ** (-self.case.tolerance.of(output).min_sqnr / 20)
+        if given is None or given.shape != clean.shape:
             return True
-        for name, wanted in clean.outputs.items():
-            given = reply.outputs.get(name)
-            if given is None or given.shape != wanted.shape:
-                return True
-            if wanted.dtype.kind == "f" and np.isfinite(wanted).all() and wanted.size:
-                with np.errstate(all="ignore"):
-                    off = np.abs(given.astype(np.float64) - wanted).max()
-                if not off <= _CERTAIN_CHANGE * np.abs(wanted).max():
-                    return True
-        return False
+        if clean.dtype.kind != "f" or not _relative_distance(eager, clean) <= limit:
+            return False
+        return not _relative_distance(eager, given) <= _CERTAIN_FACTOR * limit
+
+    @cached_property
+    def _runner(self) -> Runner:
+        """The artifact itself, opened once for all faults."""
+        return self.held.enter_context(self.case.open())
 
     def _dense_at(self, sizes: Mapping[str, int]) -> Iterator[tuple[NamedFeed, Outputs]]:
         """Yield further feeds that eager accepts with the artifact's outputs, last at `sizes`."""
         eager = self.case.eager
         sample = find_sample(eager.references)
         drawer = FeedDrawer.of(eager.signature, eager.feeds.seed + 1, sample)
-        with self.case.open() as runner:
-            if not self.dense:
-                feeds = (
-                    drawer.draw_seeded(f"dense-{number}") for number in range(1, _DENSE_FEEDS + 1)
-                )
-                self.dense.extend(_run_both(feeds, eager, runner))
-            yield from self.dense
-            if sizes:
-                feed = drawer.feed("dense-at", {**eager.signature.opt_sizes, **sizes})
-                yield from _run_both([feed], eager, runner)
+        if not self.dense:
+            feeds = (drawer.draw_seeded(f"dense-{number}") for number in range(1, _DENSE_FEEDS + 1))
+            self.dense.extend(_run_both(feeds, eager, self._runner))
+        yield from self.dense
+        if sizes:
+            feed = drawer.feed("dense-at", {**eager.signature.opt_sizes, **sizes})
+            yield from _run_both([feed], eager, self._runner)
 
     def _ratio(self, clean: Outputs, other: Outputs) -> tuple[float, float]:
         """Return the largest relative L2 error of a copy: as a share of its limit, and itself."""
@@ -247,6 +266,19 @@ class _FaultTrial:
         if limits.floor_factor is not None and floors:
             return limits.floor_factor * max(floors)
         return float(10 ** (-limits.min_sqnr / 20))
+
+
+def _changes_much(_output: str, _eager: Array, clean: Array, given: Array | None) -> bool:
+    """Whether an output changes by more than any FP32 limit."""
+    import numpy as np
+
+    if given is None or given.shape != clean.shape:
+        return True
+    if clean.dtype.kind != "f" or not (clean.size and np.isfinite(clean).all()):
+        return False
+    with np.errstate(all="ignore"):
+        off = np.abs(given.astype(np.float64) - clean).max()
+    return bool(not off <= _CERTAIN_CHANGE * np.abs(clean).max())
 
 
 def _keep_one_failure(evidence: Evidence) -> Evidence:

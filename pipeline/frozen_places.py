@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..checkpoints.data_branches import are_library_shortcuts, shorten_path, symbol_places
+from ..checkpoints.data_branches import are_library_shortcuts, symbol_places
 from ..checkpoints.taint import watch_capture
+from ..checkpoints.user_code import shorten_path
 from ..core.kinds import Capture
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 from ..calibration.sample_formats import settle_preprocess
@@ -70,14 +71,15 @@ def _separate_included(meta: ModelMeta, checkpoint: Checkpoint) -> ModelMeta:
     )
 
 
-def note_other_meta(known: Manifest | None, order: Order, progress: Progress) -> None:
+def note_other_meta(
+    known: Manifest | None, order: Order, made: Set[str], progress: Progress
+) -> None:
     """Warn of artifacts in the folder that hold other metadata, as this run does not make them."""
     if known is None or known.meta == order.meta or not known.artifacts:
         return
-    wanted = {one.name for one in order.wanted}
-    left = [one.name for one in known.artifacts if one.step not in wanted]
+    left = [one.name for one in known.artifacts if one.step not in made]
     if left:
-        text = f"{', '.join(left)} in {order.out} hold other metadata: export them again"
+        text = f"{', '.join(left)} in {order.out}: the metadata is of an earlier run; export again"
         progress.note(text, warning=True)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
+
+from ..core.errors import ErrorCode, Hint, Option, UsageError
 
 Record = TypeVar("Record")
 Default = TypeVar("Default")
@@ -140,6 +143,32 @@ class OptionSpec:
         if not self.field:
             object.__setattr__(self, "field", self.name.replace("-", "_"))
 
+    def check_number(self, value: float, place: str = "") -> None:
+        """Check that a number is finite and within the limits; the message begins with `place`.
+
+        Raises:
+            UsageError: it is not.
+        """
+        low, high = self.least, self.most
+        fits = (low is None or value >= low) and (high is None or value <= high)
+        if fits and (self.above is None or value > self.above) and abs(value) < math.inf:
+            return
+        if low is not None and high is not None:
+            allowed = f"from {_as_text(low)} to {_as_text(high)}"
+        else:
+            limits = {"above": self.above, "at least": low, "at most": high}
+            named = (f"{word} {_as_text(one)}" for word, one in limits.items() if one is not None)
+            allowed = " and ".join(named) or "finite"
+        usual = self.default if isinstance(self.default, int | float) else None
+        raise UsageError(
+            f"{place}must be {allowed}, not {_as_text(value)}",
+            hint="leave it out for its default"
+            if usual is None
+            else Hint("for example ", Option(self.name, _as_text(usual))),
+            option=self.name,
+            code=ErrorCode.INVALID_VALUE,
+        )
+
     def value_of(self, given: object) -> object:
         """The value of the field, from what a flag or a setting gives."""
         if self.parse is not None:
@@ -212,6 +241,18 @@ def read_record(record: type[Record], values: Given) -> Record:
         UsageError: a value that the record refuses.
     """
     return record(**field_values(specs_of(record), values))
+
+
+def check_numbers(record: object) -> None:
+    """Check that the numbers of a record are within the limits of their options.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for one in specs_of(type(record)):
+        value = getattr(record, one.field)
+        if one.kind in (ValueKind.WHOLE, ValueKind.NUMBER) and value is not None:
+            one.check_number(value, f"--{one.name} ")
 
 
 def summarize(record: object) -> dict[str, str]:

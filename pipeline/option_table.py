@@ -104,9 +104,10 @@ class ArtifactOptions:
     """Which artifacts to make."""
 
     to: tuple[str, ...] = option(
-        (), "to", "Format, or format:precision as openvino:fp16. Repeatable.", Panel.OUTPUT,
-        commands=On.EXPORT | On.BENCHMARK, many=True, commas=True, check=val.check_target,
-        required=On.EXPORT, metavar="TARGET")
+        (), "to",
+        "Formats, or format:precision as openvino:fp16, separated by commas. Repeatable.",
+        Panel.OUTPUT, commands=On.EXPORT | On.BENCHMARK, many=True, commas=True,
+        check=val.check_target, required=On.EXPORT, metavar="TARGET")
     precision: tuple[str, ...] = option(
         (), "precision",
         "Precisions to build in every format of `to` that supports them; formats with their own, "

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from ..calibration.calibration_options import CalibrationOptions
-from ..core.contract import CAPTURE_TIMEOUT, Target
+from ..core.contract import Target
 from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ..core.hub_ids import HubOrigin, name_checkpoint
 from ..core.kinds import QUANTIZED, Precision
@@ -16,15 +15,10 @@ from ..core.manifest import Failure
 from ..core.signature import Signature
 from ..core.target_extensions import WideFloor
 from ..core.verdict import Limits, Tolerance
-from ..validators.feeds import LEAST_FEEDS
 from ..validators.tolerance import TOLERANCES, drop_floor, override_limits
 from .limit_text import Measuring
-from .option_spec import summarize
+from .option_spec import check_numbers, summarize
 from .option_table import (
-    MAX_FAULTS,
-    MAX_FEEDS,
-    MAX_SECONDS,
-    MAX_SEED,
     ConversionOptions,
     JudgingOptions,
     LoweringOptions,
@@ -79,15 +73,6 @@ class Source(SourceOptions):
         return name_checkpoint(self.checkpoint) if self.hub is None else self.hub.id
 
 
-def _range_error(option: str, allowed: str, given: float, example: float) -> UsageError:
-    return UsageError(
-        f"--{option} must be {allowed}, not {given if isinstance(given, int) else f'{given:g}'}",
-        hint=Hint("for example ", Option(option, f"{example:g}")),
-        option=option,
-        code=ErrorCode.INVALID_VALUE,
-    )
-
-
 def _format_limits(output: str, limits: Limits) -> str:
     """As `--tolerance` reads it: `logits:min-sqnr=60,rtol=0.01`."""
     given = (
@@ -131,15 +116,7 @@ class Judging(JudgingOptions):
         }
 
     def __post_init__(self) -> None:
-        if self.search is not None and not 0 < self.search <= MAX_SECONDS:
-            raise _range_error("search", f"above 0 and at most {MAX_SECONDS:.0f}", self.search, 60)
-        if self.feeds is not None and not LEAST_FEEDS <= self.feeds <= MAX_FEEDS:
-            allowed = f"at least {LEAST_FEEDS} and at most {MAX_FEEDS}"
-            raise _range_error("feeds", allowed, self.feeds, LEAST_FEEDS)
-        if self.seed is not None and self.seed > MAX_SEED:
-            raise _range_error("seed", f"at most {MAX_SEED}", self.seed, 0)
-        if self.sensitivity is not None and not 0 <= self.sensitivity <= MAX_FAULTS:
-            raise _range_error("sensitivity", f"0 to {MAX_FAULTS}", self.sensitivity, 8)
+        check_numbers(self)
         if self.device not in (None, "cpu", "cuda"):
             raise unknown_name_error("device", str(self.device), ["cpu", "cuda"])
         override_limits(TOLERANCES[Precision.FP32], self.limits, self.by_output)  # it checks them
@@ -200,8 +177,7 @@ class Lowering(LoweringOptions):
     calibration: CalibrationOptions | None = None
 
     def __post_init__(self) -> None:
-        if self.max_trials is not None and self.max_trials < 1:
-            raise _range_error("max-trials", "at least 1", self.max_trials, MAX_TRIALS)
+        check_numbers(self)
 
     def summary(self) -> dict[str, str]:
         """What the manifest keeps of it; what was not asked for is empty."""
@@ -283,8 +259,7 @@ class Order(ConversionOptions):
     timed: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.capture_timeout < math.inf:
-            raise _range_error("capture-timeout", "positive", self.capture_timeout, CAPTURE_TIMEOUT)
+        check_numbers(self)
         if not self.wanted:
             raise UsageError(
                 "no target is given",

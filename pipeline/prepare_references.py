@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 
 from .. import __version__
-from ..checkpoints.data_branches import BranchReport, shorten_path
+from ..checkpoints.data_branches import BranchReport
+from ..checkpoints.user_code import shorten_path
 from ..core.contract import Outputs
 from ..core.domain import Domain
 from ..core.errors import CheckpointError

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoints.factory import import_object, locate_user_code
+from ..checkpoints.factory import import_object
+from ..checkpoints.user_code import keep_working_folder, locate_user_code
 from ..core.contract import Array, Outputs
 from ..core.errors import CheckpointError, ErrorCode, Hint, UsageError, first_line
 from ..core.findings import PipelineComparison
@@ -110,15 +110,15 @@ def _restore_globals() -> Iterator[None]:
     """Undo what the user's code changes of the process: its folder, and settings of torch."""
     import torch
 
-    folder, device, grad = Path.cwd(), torch.get_default_device(), torch.is_grad_enabled()
+    device, grad = torch.get_default_device(), torch.is_grad_enabled()
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     strict = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     precision = torch.get_float32_matmul_precision()
     try:
-        yield
+        with keep_working_folder():
+            yield
     finally:
-        os.chdir(folder)
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
         if strict != torch.are_deterministic_algorithms_enabled():

@@ -45,7 +45,7 @@ def load_manifest(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
     if manifest is None:
         models = sorted(str(one.parent) for one in folder.glob(f"*/{MANIFEST_FILE}"))[:_MAX_NAMED]
-        hint = "give an output folder of modelc export, or a model file"
+        hint = "give an output folder of modelc export"
         if models:
             hint = f"it contains the folders of several models: give {' or '.join(models)}"
         raise UsageError(

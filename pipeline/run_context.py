@@ -221,7 +221,7 @@ def _describe_other_model(known: Checkpoint, now: Checkpoint) -> str:
         return f"of another checkpoint ({known.path})"
     pairs = zip(_checkpoint_options(known), _checkpoint_options(now), strict=True)
     then, today = zip(*((one, other) for one, other in pairs if one != other), strict=True)
-    return f"of this checkpoint with {' '.join(then)}, not {' '.join(today)}"
+    return f"of this checkpoint with {' and '.join(then)}, not {' and '.join(today)}"
 
 
 def _checkpoint_options(checkpoint: Checkpoint) -> tuple[str, ...]:
@@ -231,7 +231,7 @@ def _checkpoint_options(checkpoint: Checkpoint) -> tuple[str, ...]:
         f"--model {checkpoint.factory}" if checkpoint.factory else "no --model",
         " ".join(f"--model-arg {key}={value}" for key, value in arguments) or "no --model-arg",
         f"--weights-key {checkpoint.weights_key}" if checkpoint.weights_key else "no --weights-key",
-        f"--include-preprocess with {checkpoint.preprocess}"
+        f"--include-preprocess ({checkpoint.preprocess})"
         if checkpoint.preprocess
         else "no --include-preprocess",
         f"--postprocess {checkpoint.postprocess}" if checkpoint.postprocess else "no --postprocess",

@@ -87,7 +87,7 @@ def run(
         eager = open_reference(order.source, checkpoint, order.judging, progress, order.signature)
         check_preloaded()  # a model may also change them while it runs
         order, eager = _check_by_model(order, plan, eager, progress)
-        note_other_meta(known, order, progress)
+        note_other_meta(known, order, {step.name for step in plan}, progress)
         manifest = begin_record(order, folder, eager, known, tell)
         manifest = update_branches(manifest, eager, order.judging.accept, progress)
         manifest = replace(

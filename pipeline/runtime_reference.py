@@ -39,7 +39,7 @@ from ..core.errors import (
 )
 from ..core.external_runtime import OpenedReference, ReferenceMaker
 from ..core.findings import ReferenceRuntime
-from ..core.records import Checkpoint, joint_digest, record_of
+from ..core.records import Checkpoint, FileRecord, joint_digest, record_of
 from ..core.signature import DTYPE_NAMES, DTYPES, Dim, InputSpec, Signature
 from .recorded_run import check_program_trust
 
@@ -89,8 +89,25 @@ def identify_artifact(source: Source) -> Checkpoint | None:
             hint="copy or download the file again, and compare its size with the original",
             code=ErrorCode.CORRUPT_FILE,
         ) from error
-    records = tuple(record_of(file, name=file.name, role=WEIGHTS) for file in files)
+    records = tuple(_record_file(file, path) for file in files)
     return Checkpoint(path=str(path), kind=target.NAME, digest=joint_digest(records), files=records)
+
+
+def _record_file(file: Path, model: Path) -> FileRecord:
+    """Record a file of the model by its place beside it.
+
+    Raises:
+        CheckpointError: it is not there.
+    """
+    if not file.is_file():
+        raise CheckpointError(
+            f"the weights of {model} are in {file.name!r}, which is not beside it",
+            hint="copy that file too",
+            code=ErrorCode.NOT_FOUND,
+        )
+    beside = file.is_relative_to(model.parent)
+    name = file.relative_to(model.parent).as_posix() if beside else file.name
+    return record_of(file, name=name, role=WEIGHTS)
 
 
 def _check_options(source: Source) -> None:
@@ -384,13 +401,3 @@ def _peak_memory() -> int:
     import resource  # which Windows lacks
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def find_program_runtime(checkpoint: Checkpoint) -> ReferenceRuntime | None:
-    """Return how torch runs a program that is the reference; None for weights with a module."""
-    if checkpoint.kind not in _MODULES:
-        return None
-    from importlib import metadata
-
-    runtime = f"torch {metadata.version('torch')} ({checkpoint.kind})"
-    return ReferenceRuntime(file=checkpoint.title, runtime=runtime)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 from ..converters.registry import target_for
@@ -19,9 +20,10 @@ from ..core.errors import (
     unknown_name_error,
 )
 from ..core.events import Tell, ignore_events
+from ..core.findings import ReferenceRuntime
 from ..core.kinds import Precision, ReasonCode
 from ..core.manifest import Manifest
-from ..core.records import REJECTED_FOLDER, Artifact, step_of
+from ..core.records import REJECTED_FOLDER, Artifact, Checkpoint, step_of
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import State, Verdict
 from ..validators.apply_tolerance import apply_tolerance
@@ -42,6 +44,7 @@ from .recorded_run import (
     check_program_trust,
     describe_changed_file,
     drop_keys,
+    is_foreign_program,
     load_manifest,
     record_beside,
     record_of_rejected,
@@ -49,7 +52,6 @@ from .recorded_run import (
 from .reopen import RecordedRequests, check_not_itself, find_recorded_run
 from .restrict_values import restrict_inputs
 from .run_progress import Progress, temporary_logs
-from .runtime_reference import find_program_runtime
 from .validate_folder import replace_verdict, set_verdict
 from .verdict_rules import judge_candidate
 from .worst_feed import add_feed, place_worst_feed, read_feed
@@ -199,12 +201,20 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
             sensitive=True,
             labelled=labelled,
             notes=notes,
-            reference=find_program_runtime(checkpoint),
+            reference=_find_program_runtime(checkpoint),
         )
         judgment = _judge_unrecorded(request, replay)
         ranges = judgment.verdict.restricted_values
         inputs = restrict_inputs(eager.signature.inputs, ranges)
         return judgment.plus(Ruling(domain=Domain(inputs=inputs, settings=settings))).verdict
+
+
+def _find_program_runtime(checkpoint: Checkpoint) -> ReferenceRuntime | None:
+    """Return how torch runs a program that is the reference; None for weights with a module."""
+    if not is_foreign_program(checkpoint.kind):
+        return None
+    runtime = f"torch {metadata.version('torch')} ({checkpoint.kind})"
+    return ReferenceRuntime(file=checkpoint.title, runtime=runtime)
 
 
 def _judge_unrecorded(request: JudgeRequest, replay: Feed | None) -> Judgment:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.errors import ErrorCode, UsageError, first_line, join_some
+from ..core.manifest import Manifest
 from ..pipeline.cache.remote_files import RemoteFiles
 from ..pipeline.cache.stored_folder import StoredFolder, list_folder, place_folder, store_folder
 from ..pipeline.manifest_file import MANIFEST_FILE, encode_json, read_manifest
@@ -25,6 +26,7 @@ from .verify_project import check_model_result
 
 _RUNS = "runs"  # the folder of parts in the remote cache
 _MAX_NAMED = 5  # parts that a message names
+_CODE = ".py"  # of a dependency that is the same on all hosts, as data files may not be
 _FAILED = 1  # the exit code that precedes all others
 
 
@@ -264,9 +266,10 @@ def place_models(parts: Sequence[RunPart], out: Path) -> None:
     """Bring the folders of all models into one folder.
 
     Raises:
-        UsageError: other results are in the way.
+        UsageError: other results are in the way, or parts ran with different code or checkpoints.
         CheckpointError: a file is missing or damaged.
     """
+    known: dict[str, tuple[str, str]] = {}
     for part in parts:
         for folder in part.folders:
             place, source = out / folder.name, part.source
@@ -276,11 +279,37 @@ def place_models(parts: Sequence[RunPart], out: Path) -> None:
                     continue
             place_folder(folder, source, place)
         for model in part.record.models:
-            _check_placed(model, out / model.name)
+            manifest = _check_placed(model, out / model.name)
+            if manifest is not None and model.artifacts:
+                _check_same_sources(manifest, part.place, known)
 
 
-def _check_placed(model: ModelRun, place: Path) -> None:
-    """Check that the manifest of a model has what passed in its part, and that its files are there.
+def _check_same_sources(manifest: Manifest, place: str, known: dict[str, tuple[str, str]]) -> None:
+    """Check that a model was made from the same code and checkpoints as those before it.
+
+    Args:
+        manifest: that of the model.
+        place: the record of its part.
+        known: the digest of each file and the part that had it, which is added to.
+
+    Raises:
+        UsageError: a file was another one in an earlier part.
+    """
+    files = manifest.needs.files.items()
+    sources = {name: digest for name, digest in files if name.endswith(_CODE)}
+    sources[manifest.checkpoint.path] = manifest.checkpoint.digest
+    for name, digest in sources.items():
+        before, other = known.setdefault(name, (digest, place))
+        if before != digest and other != place:
+            raise UsageError(
+                f"{place} was made with another {Path(name).name} than {other}",
+                hint="run the parts again with the same code and checkpoints",
+                code=ErrorCode.SHARD_MISMATCH,
+            )
+
+
+def _check_placed(model: ModelRun, place: Path) -> Manifest | None:
+    """Return the manifest of a model, which has what passed in its part, and whose files are there.
 
     Raises:
         UsageError: it does not.
@@ -297,6 +326,7 @@ def _check_placed(model: ModelRun, place: Path) -> None:
             hint="give the folder as the part left it, or run the part again",
             code=ErrorCode.FILE_CHANGED,
         )
+    return manifest
 
 
 def merge_records(parts: Sequence[RunPart], out: Path) -> RunRecord:

@@ -98,14 +98,7 @@ def _parse_number(key: OptionSpec, raw: object) -> int | float:
         raise _value_error(key, raw, str(key.kind))
     if key.kind is ValueKind.NUMBER:
         raw = _parse_float(key, raw)
-    low = key.least is not None and raw < key.least
-    low = low or (key.above is not None and raw <= key.above)
-    if low or (key.most is not None and raw > key.most):
-        raise UsageError(
-            f"{_toml_text(raw)} is out of range",
-            hint=f"use {describe_limits(key)}",
-            code=ErrorCode.INVALID_VALUE,
-        )
+    key.check_number(raw)
     return raw
 
 
@@ -117,14 +110,6 @@ def _parse_float(key: OptionSpec, raw: int | float) -> float:
     if not math.isfinite(number):
         raise _value_error(key, raw, "a finite number")
     return number
-
-
-def describe_limits(key: OptionSpec) -> str:
-    """Describe the limits: `a whole number, 1 to 8`."""
-    low = f"{key.least:g} or more" if key.least is not None else ""
-    low = f"more than {key.above:g}" if key.above is not None else low
-    high = f"at most {key.most:g}" if key.most is not None else ""
-    return ", ".join(filter(None, (str(key.kind), low, high)))
 
 
 def _check_quantity(key: OptionSpec, raw: object) -> str:

@@ -44,8 +44,8 @@ class ProgramOutput:
         """Its last error, else the last line that it printed; how it ended if there is none."""
         if self.end.overrun is not None:
             return self.end.overrun.text
-        told = (line for line in reversed(self.lines) if line.lower().startswith("error"))
-        return next(told, self.lines[-1] if self.lines else self.end.name)
+        errors = (line for line in reversed(self.lines) if line.lower().startswith("error"))
+        return next(errors, self.lines[-1] if self.lines else self.end.name)
 
 
 def python_of(folder: Path) -> Path:

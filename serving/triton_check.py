@@ -109,6 +109,9 @@ def _check_config(reader: RepositoryReader, folder: Path, config: Any) -> None:
     if not backend_of(config):
         hint = f'add a line, as backend: "{next(iter(_FILES))}"'
         reader.add(FaultCode.BACKEND, at, "it names no backend", hint, "backend")
+    if config.max_batch_size < 0:
+        message, hint = f"max_batch_size is {config.max_batch_size}", "set it to 0, or to a batch"
+        reader.add(FaultCode.BATCH, at, message, hint, "max_batch_size")
     _check_policy(reader, folder, config)
     for tensor in (*config.input, *config.output):
         _check_declared(reader, at, tensor)
@@ -194,26 +197,33 @@ def _versions(reader: RepositoryReader, folder: Path, config: Any) -> Iterator[C
         before = len(reader.faults)
         record = reader.load_record(folder / str(number))
         if len(names) == 1 and len(reader.faults) == before:
-            _check_digest(reader, folder / str(number) / names[0], config, record)
+            _check_digest(reader, folder / str(number), names[0], config, record)
         if len(reader.faults) == before:
             for name in dict.fromkeys(names):
                 yield from _version(reader, folder / str(number), name, record)
 
 
 def _check_digest(
-    reader: RepositoryReader, path: Path, config: Any, record: PackedVersion | None
+    reader: RepositoryReader, place: Path, name: str, config: Any, record: PackedVersion | None
 ) -> None:
     """Compare the model file with the digest in the configuration, which clients may read."""
-    model, number = path.parent.parent.name, path.parent.name
+    path, model, number = place / name, place.parent.name, place.name
     parameters = {key: one.string_value for key, one in config.parameters.items()}
-    stated = parameters.get(DIGEST_PARAMETER.format(number))
-    if stated is None and record is None and DIGEST_PARAMETER.format(1) in parameters:
+    key = DIGEST_PARAMETER.format(number)
+    stated = parameters.get(key)
+    earlier = {one for one in (1, *list_versions(place.parent)) if one < int(number)}
+    added = stated is None and any(DIGEST_PARAMETER.format(one) in parameters for one in earlier)
+    if added and record is None:
         reader.unchecked.append(f"{model}/{number}: it has no record; its form alone is compared")
+    elif added:  # as a copy of an older version, or of one of another model
+        message = f"it was not packed into {model}: {CONFIG_FILE} has no digest of it"
+        hint = f"remove this version, or add the parameter {key} with the SHA-256 of {name}"
+        reader.add(FaultCode.OTHER_FILE, (model, number), message, hint, name)
     known = stated is not None and is_below(path, reader.root) and path.is_file()
     if known and sha256_of(path) != stated:
-        message = f"{path.name} is not the file that {CONFIG_FILE} states"
+        message = f"{name} is not the file that {CONFIG_FILE} states"
         hint = "remove this version, and pack the model again"
-        reader.add(FaultCode.OTHER_FILE, (model, number), message, hint, path.name)
+        reader.add(FaultCode.OTHER_FILE, (model, number), message, hint, name)
 
 
 def _version(
@@ -286,11 +296,12 @@ def _check_ensemble(
     for message, hint in find_ensemble_faults(steps, interfaces):
         reader.add(FaultCode.ENSEMBLE, at, message, hint)
     _check_packed_steps(reader, name, steps)
+    _check_pinned_versions(reader, name, config)
     ends = [*_ends(steps, interfaces, config)]
     for message in ends:
         hint = "give it the data type and the dims of the model's tensor"
         reader.add(FaultCode.ENSEMBLE, at, message, hint)
-    least = min(interfaces[step.model].batch for step in steps)
+    least = max(0, min(interfaces[step.model].batch for step in steps))
     if config.max_batch_size > least:
         message = f"max_batch_size is {config.max_batch_size}, one of its models takes {least}"
         reader.add(FaultCode.BATCH, at, message, f"set it to {least}", "max_batch_size")
@@ -314,6 +325,18 @@ def _check_packed_steps(reader: RepositoryReader, name: str, steps: list[Ensembl
             reader.add(FaultCode.ENSEMBLE, (name, ""), change, hint)
         exchanged = [] if packed else exchanged
     reader.unchecked += [f"{name}: {text}: is that meant?" for text in exchanged]
+
+
+def _check_pinned_versions(reader: RepositoryReader, name: str, config: Any) -> None:
+    """Check that a step takes the newest version, as packed, or at least one that is there."""
+    packed = any((reader.root / name).glob(f"*/{ENSEMBLE_FILE}"))
+    for step in config.ensemble_scheduling.step:
+        number, model = step.model_version, step.model_name
+        missing = number not in list_versions(reader.root / model)
+        if number > 0 and (missing or packed):
+            what = "which is missing" if missing else "packed was the newest"
+            message = f"it takes version {number} of {model}, {what}"
+            reader.add(FaultCode.ENSEMBLE, (name, ""), message, "write model_version: -1", model)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,8 @@ def _pair_by_position(
         message = f"the config has {len(ordered)} {noun}s, the file has {len(own)}"
         side.add(FaultCode.TENSOR_NAME, message, f"name all {noun}s in order", noun)
         return
-    if set(given) == set(names) and given != names and ordered == list(declared):
+    moved = any(one in names and one != name for one, name in zip(given, names, strict=True))
+    if moved and ordered == list(declared):
         message = f"the {noun}s are {', '.join(given)}, in the file {', '.join(names)}"
         hint = "put them in the order of the file: the backend may read them by position"
         side.add(FaultCode.TENSOR_ORDER, message, hint, noun)

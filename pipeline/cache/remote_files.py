@@ -188,6 +188,15 @@ def open_remote_files(url: str, option: str = "remote-cache") -> RemoteFiles:
         ) from error
     from fsspec.registry import known_implementations
 
+    scheme, _, rest = url.partition(":")
+    if scheme.lower() in known_implementations and rest and not rest.startswith(("//", ":")):
+        place = rest if scheme.lower() == "file" else rest.lstrip("/")
+        raise UsageError(
+            f"--{option} {url} is not a URL: it has no //",
+            hint=f"write {scheme.lower()}://{place}",
+            option=option,
+            code=ErrorCode.INVALID_VALUE,
+        )
     protocol = url.partition("://")[0] if "://" in url else "file"
     try:
         files, root = fsspec.url_to_fs(url)

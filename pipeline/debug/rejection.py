@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...checkpoints.data_branches import shorten_path
+from ...checkpoints.user_code import shorten_path
 from ...core.contract import Target
 from ...core.errors import ErrorCode, ModelcError, UsageError
 from ...core.findings import Localisation

@@ -141,19 +141,19 @@ def test_a_factory_that_is_not_there_is_told(
 
 
 def test_a_factory_that_raises_is_told_with_the_users_line(
-    refuse: Refuse, weights: Path, net: Callable[[str], str], tmp_path: Path
+    refuse: Refuse, weights: Path, net: Callable[[str], str]
 ) -> None:
     name = net('def build():\n    sizes = {}\n    return sizes["width"]\n')
     told = refuse("export", weights, "--model", f"{name}:build", *IMAGE, *REST, code=3)
-    assert f"raised KeyError at {tmp_path / name}.py:3: 'width'" in told
+    assert f"raised KeyError at {name}.py:3: 'width'" in told
 
 
 def test_a_module_that_does_not_import_is_told_with_the_users_line(
-    refuse: Refuse, weights: Path, net: Callable[[str], str], tmp_path: Path
+    refuse: Refuse, weights: Path, net: Callable[[str], str]
 ) -> None:
     name = net("import math\nmath.no_such_function()\n")
     told = refuse("export", weights, "--model", f"{name}:build", *IMAGE, *REST, code=3)
-    assert f"importing {name} raised AttributeError at {tmp_path / name}.py:2" in told
+    assert f"importing {name} raised AttributeError at {name}.py:2" in told
 
 
 def test_a_factory_must_return_a_module(

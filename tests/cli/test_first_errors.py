@@ -101,12 +101,18 @@ def test_an_input_of_another_name_still_goes_by_order(name: str) -> None:
     [
         ("bert-base-uncased", "hf://ORG/bert-base-uncased"),
         ("google/vit-base", "hf://google/vit-base"),
+        ("hf:google/vit-base", "write hf://google/vit-base"),
     ],
 )
 def test_the_name_of_a_model_on_a_hub_is_told_as_such(refuse: Refuse, name: str, hint: str) -> None:
     told = refuse("export", name, *REST, code=2)
     assert name in told
     assert hint in told
+
+
+def test_the_address_of_a_page_of_the_hub_is_told_as_such(refuse: Refuse) -> None:
+    told = refuse("export", "https://huggingface.co/google/vit-base/tree/main", *REST, code=2)
+    assert "write hf://google/vit-base\n" in f"{told.rstrip()}\n"
 
 
 def test_a_folder_that_is_not_there_is_told(refuse: Refuse) -> None:

@@ -90,6 +90,18 @@ def test_the_exit_code_of_a_merge_is_that_of_the_parts(
     )  # again: the parts are still there
 
 
+def test_finish_says_so_if_nothing_is_pending(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli(["run"]) == 0
+    capfd.readouterr()
+    write_record(RunRecord(modelc="1", exit_code=0, seconds=1.0, models=()), place / "none")
+    for command, folder in (("--all", "out"), ("out/one", "out/one"), ("--all -o none", "none")):
+        assert run_cli(["finish", *command.split()]) == 0
+        said = f"nothing is pending in {folder}"
+        assert said in capfd.readouterr().err
+
+
 def test_a_part_that_does_not_start_leaves_no_earlier_record(place: Path) -> None:
     part = ShardRun(index=1, count=2, project="p", models=())
     record = RunRecord(modelc="1", exit_code=0, seconds=1.0, models=(), shard=part)

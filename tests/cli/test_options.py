@@ -136,6 +136,15 @@ def test_half_inputs_beside_such_a_format_are_taken(door: Any, digits: Any) -> N
     assert door("export", *digits, *wanted).returncode == 0
 
 
+def test_a_list_is_separated_by_commas_or_repeated(door: Any, digits: Any) -> None:
+    both = door("export", *digits, "--to", "onnx,openvino:fp16", "--dry-run", "--json")
+    one_by_one = door(
+        "export", *digits, "--to", "onnx", "--to", "openvino:fp16", "--dry-run", "--json"
+    )
+    assert both.stdout == one_by_one.stdout
+    assert "openvino-fp16" in both.stdout
+
+
 def test_the_time_of_a_step_bounds_an_engine_too(refuse: Any, digits: Any) -> None:
     given = ("build-trt", *digits, "--int8", "--timeout", "soon")
     assert "soon" in refuse(*given, code=2)

@@ -105,6 +105,7 @@ def test_a_limit_is_a_fault_of_the_file(door: Door, packed: Path) -> None:
         (("OUT", "OUT", "--check"), "2"),
         (("OUT", "OUT", "--to", "triton", "-o", "new", "--artifact", "onnx"), "out"),
         (("missing", "--to", "triton", "-o", "new"), "missing"),
+        (("missing.toml", "--to", "triton", "-o", "new"), "modelc init"),
         (("missing", "--check"), "missing"),
         (("OUT", "--check"), "repository"),
         (("OUT", "--to", "kserve", "-o", "new"), "kserve"),

@@ -105,6 +105,26 @@ def test_warnings_of_reused_artifacts_are_shown_once(records: ModuleType) -> Non
     assert re.search(r"\b0 built, 2 ", lines[-1])
 
 
+def test_warnings_that_models_share_are_shown_once_below_their_names(records: ModuleType) -> None:
+    manifest = calibrated(records)
+    own = replace(manifest.artifacts[0], notes=("of this model alone",))
+    other = replace(manifest, artifacts=(own, *manifest.artifacts[1:]))
+    ended = [
+        ModelOutcome(name=name, folder=f"out/{name}", manifest=one)
+        for name, one in (("a", manifest), ("b", manifest), ("c", other))
+    ]
+    stream = io.StringIO()
+    record = make_record(ended, seconds=1.0)
+    show_run(ended, record, Path("out"), console=Console(file=stream, width=200))
+    lines = stream.getvalue().splitlines()
+    shared = f"  onnx-int8, openvino-int8: {NOTE}"
+    assert [line for line in lines if NOTE in line] == [shared]
+    assert lines.index("a, b, c") < lines.index(shared)
+    alone = f"  onnx-int8: {own.notes[0]}"
+    assert alone in lines[lines.index("c  out/c/manifest.json") :]
+    assert not any(line.startswith("a  out") for line in lines)
+
+
 def test_a_run_shows_the_warnings_of_export(
     records: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,6 +134,10 @@ def test_artifacts_of_an_earlier_run_are_named(digits_source: Source, tmp_path: 
     assert any(text.startswith("torchscript ") for text in notes)
     assert ("torchscript", "inside") in failing(tmp_path)
     assert ("pt2", "inside") not in failing(tmp_path)
+    events.clear()
+    again = (Wanted.parse("torchscript"), Wanted.parse("pt2"))
+    run(Order(source=digits_source, wanted=again, out=tmp_path, meta=META), events.append)
+    assert not [one for one in events if isinstance(one, Noted) and one.warning]
 
 
 def test_a_changed_tokenizer_is_a_fault(digits_source: Source, tmp_path: Path) -> None:

@@ -174,9 +174,10 @@ def test_names_of_which_some_differ_are_an_error(text: Path, inputs: tuple[str, 
 
 
 def test_dtypes_that_differ_are_an_error(text: Path) -> None:
-    graph = make_text(("p", "q", "r"))
-    graph.input.insert(0, graph.input.pop(2))
-    with pytest.raises(UsageError, match=r"input r of .* is float with 0 dims, ids of .* int64"):
+    graph = make_text(("p", "q", "s"))
+    given = [graph.input[2], graph.input[0], graph.input[1]]
+    graph = helper.make_graph(graph.node, "g", given, graph.output, graph.initializer)
+    with pytest.raises(UsageError, match=r"input s of .* is float with 0 dims, ids of .* int64"):
         judge(_save(text.with_name("other.onnx"), graph), text)
 
 

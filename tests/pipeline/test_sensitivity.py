@@ -57,6 +57,13 @@ class Masked(nn.Module):
         return torch.where(mask, y, -y / 2)
 
 
+class Never(Dead):
+    """No value is that large."""
+
+    def forward(self, x):
+        return (self.first(x) > 1e9).float()
+
+
 class Endless(Dead):
     """Goes on until its numbers are small."""
 
@@ -148,6 +155,14 @@ def test_a_fault_without_effect_is_equivalent_and_not_counted(
     weights = [fault for fault in found.faults if fault.kind == "weight"]
     assert {fault.outcome for fault in weights} == {FaultOutcome.EQUIVALENT}
     assert found.planted == found.found + len(found.faults_missed)
+
+
+def test_a_note_says_that_no_fault_changed_an_output(exported: Callable[..., Manifest]) -> None:
+    manifest = exported("Never", "torchscript", sensitivity=2)
+    found, verdict = found_in(manifest, "torchscript"), manifest.verdict_of("torchscript")
+    assert (found.planted, found.equivalent) == (0, len(found.faults))
+    assert verdict is not None
+    assert any(note.startswith(f"{len(found.faults)} planted ") for note in verdict.notes)
 
 
 def test_none_are_planted_with_a_sensitivity_of_zero(exported: Callable[..., Manifest]) -> None:

@@ -40,6 +40,13 @@ class Sides(Net):
     def forward(self, x):
         found = super().forward(x)
         return {**found, "logits": found["logits"][:, :20]}
+class Half(Net):
+    def forward(self, x):
+        found = super().forward(x)
+        return {**found, "logits": found["logits"].half()}
+class Classes(Net):
+    def forward(self, x):
+        return {"logits": super().forward(x)["logits"][:, 0], "first": x[:, 0]}
 """
 
 
@@ -188,6 +195,26 @@ def test_outputs_that_do_not_fit_are_named(
     with pytest.raises(UsageError) as caught:
         run(order("torchscript", source=source))
     assert repr(named) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("model", "steps", "problem", "hint"),
+    [
+        ("Half", "nms,score=1e20", "overflow", "--postprocess sigmoid,nms"),
+        ("Classes", "topk=9,output=logits", "topk=9 of 3 classes",
+         "--postprocess topk=3,output=logits"),
+        ("Classes", "softmax,output=first", "'first' (1) is not scores (N, C)", "forward"),
+    ],
+)  # fmt: skip
+def test_steps_that_cannot_run_are_named_and_not_the_input(
+    order: Orders, source: Source, model: str, steps: str, problem: str, hint: str
+) -> None:
+    source = replace(source, model=f"{_module(source)}:{model}", postprocess=steps)
+    with pytest.raises((CheckpointError, UsageError)) as caught:
+        run(order("torchscript", source=source))
+    assert caught.value.option == "postprocess"
+    assert problem in caught.value.message
+    assert hint in str(caught.value.hint)
 
 
 def test_boxes_and_scores_are_found_by_their_dims() -> None:

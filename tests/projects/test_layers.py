@@ -145,7 +145,7 @@ def test_a_variable_that_means_nothing_is_told_with_the_nearest(project: Project
         ("digits.gates.a.b.max-size=3", UNKNOWN, "max-size", ""),
         ("digits.jobs=3", UNKNOWN, "jobs", "--set jobs=3"),
         ("seed=x", INVALID, "'x'", "whole number"),
-        ("seed=-1", INVALID, "-1", "0 or more"),
+        ("seed=-1", INVALID, "from 0 to", "seed = 0"),
         ("to=[onnx", INVALID, "'[onnx'", '["one", "two"]'),
         ("to=", INVALID, "", "remove to"),
         ("a\nb=3", INVALID, "", ""),

@@ -128,7 +128,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         (f"{DIGITS}preprocess = 'imagnet'\n", UNKNOWN, "preprocessing preset", "imagenet"),
         (f"{DIGITS}quantizer = 'nfcc'\n", UNKNOWN, "'nfcc'", "nncf"),
         (f"{DIGITS}tolerance = 'sqnr=3'\n", UNKNOWN, "'sqnr'", "min-sqnr"),
-        (f"{DIGITS}tolerance = 'min-cosine=3'\n", INVALID, "3", "at most 1"),
+        (f"{DIGITS}tolerance = 'min-cosine=3'\n", INVALID, "3", "default"),
         (f"{DIGITS}gates = 3\n", INVALID, "gates", "[models.digits.gates]"),
         ("memory = '8 apples'\n", INVALID, "'8 apples'", "50 MB"),
         ("timeout = 0\n", INVALID, "'0'", "90 s"),

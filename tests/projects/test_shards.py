@@ -12,6 +12,7 @@ import pytest
 
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.pipeline.cache.remote_files import open_remote_files
+from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.projects.merge_runs import (
     check_parts,
     find_parts,
@@ -22,7 +23,13 @@ from modelc.projects.merge_runs import (
     withdraw_part,
 )
 from modelc.projects.model_orders import plan_project
-from modelc.projects.run_record import ModelRun, RunRecord, clear_record, write_record
+from modelc.projects.run_record import (
+    ArtifactRun,
+    ModelRun,
+    RunRecord,
+    clear_record,
+    write_record,
+)
 from modelc.projects.setting_layers import Overrides
 from modelc.projects.shards import (
     Shard,
@@ -254,8 +261,6 @@ def test_a_torn_published_record_is_refused(
 def test_a_model_whose_passed_artifact_is_not_there_is_refused(
     write: Write, tmp_path: Path
 ) -> None:
-    from modelc.projects.run_record import ArtifactRun
-
     passed = ArtifactRun(name="onnx", state=Outcome.PASSED, source="made", digest="0" * 64)
     one = record(1)
     models = tuple(replace(model, artifacts=(passed,)) for model in one.models)
@@ -281,6 +286,36 @@ def test_files_of_a_part_are_those_of_its_manifest(
         place_models(parts, tmp_path / "out")
         return
     with pytest.raises(UsageError, check=has_code(ErrorCode.FILE_CHANGED)):
+        place_models(parts, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["nets.py", "data.json"])
+def test_parts_of_different_code_are_refused(
+    write: Write, tmp_path: Path, exported_digits: Path, name: str
+) -> None:
+    """The code of a project is the same on all hosts; other files that it reads may not be."""
+    manifest = read_manifest(exported_digits)
+    assert manifest is not None
+    made = tuple(
+        ArtifactRun(name=one.name, state=Outcome.PASSED, source="made", digest=one.digest)
+        for one in manifest.artifacts
+        if one.name == "onnx"
+    )
+    folders = []
+    for index in (1, 2):
+        one = record(index)
+        models = tuple(replace(model, artifacts=made) for model in one.models)
+        folders.append(write(f"host{index}", replace(one, models=models)))
+        for model in models:
+            place = folders[-1] / model.name
+            shutil.copytree(exported_digits, place)
+            files = {**manifest.needs.files, name: f"{index}" * 64}
+            write_manifest(replace(manifest, needs=replace(manifest.needs, files=files)), place)
+    parts = find_parts(folders)
+    if name == "data.json":
+        place_models(parts, tmp_path / "out")
+        return
+    with pytest.raises(UsageError, check=has_code(ErrorCode.SHARD_MISMATCH)):
         place_models(parts, tmp_path / "out")
 
 

@@ -44,6 +44,12 @@ def _swap_order(config: Any) -> None:
     config.input.extend([second, first])
 
 
+def _shift_names(config: Any) -> None:
+    """Give the first input the name of the second, and that another one."""
+    first, second = config.input
+    first.name, second.name = second.name, "other"
+
+
 def _set(path: str, value: object) -> Callable[[Any], None]:
     def change(config: Any) -> None:
         *parts, last = path.split(".")
@@ -66,6 +72,7 @@ PLANTED: list[tuple[str, Callable[[Any], None], FaultCode]] = [
     (ONNX, _swap_names, FaultCode.TENSOR_DIMS),
     (OPENVINO, _swap_names, FaultCode.TENSOR_DIMS),
     (SCRIPT, _swap_order, FaultCode.TENSOR_ORDER),
+    (SCRIPT, _shift_names, FaultCode.TENSOR_ORDER),
     (ONNX, _set_dims(3, 64, 64), FaultCode.TENSOR_DIMS),
     (OPENVINO, _set_dims(3, 32), FaultCode.TENSOR_DIMS),
     (SCRIPT, _set_dims(3, 64, 64), FaultCode.TENSOR_DIMS),
@@ -79,6 +86,7 @@ PLANTED: list[tuple[str, Callable[[Any], None], FaultCode]] = [
     (SCRIPT, lambda config: config.output.pop(), FaultCode.TENSOR_NAME),
     (ONNX, _set("max_batch_size", 0), FaultCode.TENSOR_DIMS),
     (ONNX, _set("max_batch_size", 64), FaultCode.BATCH),
+    (ONNX, _set("max_batch_size", -1), FaultCode.BATCH),
     (ONNX, _set("name", "other"), FaultCode.NAME),
     (ONNX, _set("default_model_filename", "best.onnx"), FaultCode.MISSING_FILE),
     (ONNX, _set("default_model_filename", "../../../model.onnx"), FaultCode.UNSAFE_FILE),
@@ -124,6 +132,14 @@ def test_a_file_of_the_wrong_version_is_found(repository: Path) -> None:
     (fault,) = check_repository(repository).faults
     assert fault.code is FaultCode.OTHER_FILE
     assert "version 1" in fault.message
+
+
+def test_a_copied_version_with_its_record_is_found(repository: Path) -> None:
+    """The newest version is served: here the first one, or that of another model."""
+    shutil.copytree(repository / ONNX / "1", repository / ONNX / "2")
+    (fault,) = check_repository(repository).faults
+    assert (fault.code, fault.version) == (FaultCode.OTHER_FILE, "2")
+    assert "modelc_sha256_2" in fault.hint
 
 
 def test_another_model_is_found_by_its_tensors_without_a_record(
@@ -190,6 +206,7 @@ def _make_ensemble(repository: Path, change: Callable[[Any], object]) -> None:
         lambda c: setattr(c.output[0], "name", "logits"),
         lambda c: setattr(c.output[0], "data_type", 12),
         lambda c: c.input.pop(),
+        lambda c: setattr(c.ensemble_scheduling.step[0], "model_version", 7),
     ],
 )
 def test_a_fault_in_an_ensemble_is_found(repository: Path, change: Callable[[Any], object]) -> None:
@@ -200,7 +217,7 @@ def test_a_fault_in_an_ensemble_is_found(repository: Path, change: Callable[[Any
 
 
 def test_exchanged_maps_of_an_ensemble_are_found(repository: Path) -> None:
-    """By its record; without one, names that belong together and are exchanged are shown."""
+    """By its record, as is a step that is held at a version; without one, they are shown."""
     names = [one.name for one in config_of(repository / ONNX).input]
     _make_ensemble(repository, lambda _: None)
     step = {"model": ONNX, "inputs": {n: n for n in names}, "outputs": {}}
@@ -209,6 +226,10 @@ def test_exchanged_maps_of_an_ensemble_are_found(repository: Path) -> None:
     record = repository / "look" / "1" / "ensemble.json"
     record.write_bytes(msgspec.json.encode({"ensemble": "look", "steps": [step]}))
     assert check_repository(repository).faults == ()
+    path = repository / "look"
+    change_config(path, _set("ensemble_scheduling.step.0.model_version", 1))
+    assert codes(check_repository(repository)) == {FaultCode.ENSEMBLE}
+    change_config(path, _set("ensemble_scheduling.step.0.model_version", -1))
     step["inputs"] = dict(zip(names, reversed(names), strict=True))
     record.write_bytes(msgspec.json.encode({"ensemble": "look", "steps": [step]}))
     (fault,) = check_repository(repository).faults

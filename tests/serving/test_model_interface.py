@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from modelc.checkpoints.box_suppression import suppress_boxes
 from modelc.core.contract import Feed, Inspection, Outputs, Readiness, TensorInfo
 from modelc.core.kinds import Precision
+from modelc.core.postprocess import Suppression
 from modelc.serving import describe_models
 from modelc.serving.model_interface import (
     batch_dim,
@@ -105,6 +108,30 @@ def test_a_weak_dependence_is_found_in_half_precision(coupling: float, apart: bo
         return {"y": x + noise + coupling * x.mean(0)}
 
     evidence = observe_runs(FunctionRunner(run), ROWS, Precision.FP16)
+    assert evidence.rows_apart is apart
+
+
+@pytest.mark.parametrize(
+    ("change", "apart"),
+    [
+        (lambda x: np.where(len(x) == 1, 1e-6, 0.0) * np.sin(np.arange(40) * 9.0), True),
+        (lambda x: 1e-2 * len(x), False),  # all scores depend on the size of the batch
+        (lambda x: 1e-2 * x.mean(), False),
+        (lambda x: np.where(np.arange(40) % 5 == len(x) % 5, 1.0, 0.0), False),  # other choices
+    ],
+)
+def test_roundoff_in_suppression_is_no_dependence(change: Callable[..., Any], apart: bool) -> None:
+    """Nearly equal scores, which other kernels for a row alone order otherwise."""
+
+    def run(x: Any) -> dict[str, Any]:
+        scores = 0.5 + 1e-6 * np.sin(np.arange(40) + x[:, :1]) + 0.1 * (np.arange(40) % 4)
+        scores = torch.from_numpy(np.asarray(scores + change(x))[:, :, None])
+        corner = torch.arange(40.0)[None, :, None].expand(len(x), -1, 2) * 3
+        boxes = torch.cat([corner, corner + 4], dim=2)
+        steps = Suppression(iou=0.01, score=0.1, most=40, candidates=40)
+        return {name: one.numpy() for name, one in suppress_boxes(boxes, scores, steps).items()}
+
+    evidence = observe_runs(FunctionRunner(run), ROWS, Precision.FP32)
     assert evidence.rows_apart is apart
 
 

@@ -176,3 +176,12 @@ def test_a_missing_package_of_a_url_is_named_with_its_command() -> None:
 def test_a_url_of_an_unknown_kind_is_an_error() -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, option="remote-cache")):
         open_remote("nonsense://x")
+
+
+@pytest.mark.parametrize(
+    ("url", "right"), [("S3:/bucket", "s3://bucket"), ("file:/mnt/cache", "file:///mnt/cache")]
+)
+def test_a_url_with_one_slash_is_no_local_folder(url: str, right: str) -> None:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.INVALID_VALUE, naming=url)) as error:
+        open_remote(url)
+    assert error.value.hint == f"write {right}"

@@ -6,9 +6,12 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -231,6 +234,51 @@ def test_the_order_of_a_mapping_is_not_in_the_encoding() -> None:
 def test_a_value_of_an_unknown_type_is_an_error() -> None:
     with pytest.raises(TypeError, match="object"):
         canonical_bytes([object()])
+
+
+# A value of each type that a field of an order may hold, beside enums, records and containers.
+VALUES = {type(None): None, str: "a", int: 2, float: 0.5, bool: True, Path: Path("a")}
+
+
+def list_forms(kind: Any, seen: set[Any]) -> list[str]:
+    """Return the forms of a field's values in an encoding: enums are text, paths a sequence.
+
+    Each type that a value is made of must have an encoding.
+    """
+    origin, inner = get_origin(kind), [one for one in get_args(kind) if one is not ...]
+    if origin in (Union, UnionType):
+        return [form for one in inner for form in list_forms(one, seen)]
+    if origin in (tuple, frozenset, dict, Mapping):
+        form = "mapping" if issubclass(origin, Mapping) else "sequence"
+        assert form == "sequence" or inner[0] is str
+        for one in inner:
+            check_forms(one, seen)
+        return [form]
+    if is_dataclass(kind):
+        hints = {} if kind in seen else get_type_hints(kind)
+        seen.add(kind)
+        for field in fields(kind):
+            if field.name in hints:
+                check_forms(hints[field.name], seen)
+        return ["mapping"]
+    value = next(iter(kind)) if issubclass(kind, Enum) else VALUES[kind]
+    assert canonical_bytes(value)
+    return ["sequence" if kind is Path else "str" if isinstance(value, str) else kind.__name__]
+
+
+def check_forms(kind: Any, seen: set[Any]) -> None:
+    forms = list_forms(kind, seen)
+    assert len(set(forms)) == len(forms), f"two types of {kind} look the same in a key"
+
+
+def test_each_type_that_a_field_of_an_order_may_hold_has_an_encoding_of_its_own() -> None:
+    seen: set[Any] = set()
+    check_forms(Order, seen)
+    assert {Source, Judging, Lowering, Measuring, Wanted, Limits} <= seen
+    with pytest.raises(KeyError):
+        check_forms(object, seen)
+    with pytest.raises(AssertionError, match="tuple"):
+        check_forms(Path | tuple[str, ...], seen)
 
 
 @pytest.mark.usefixtures("plain")
