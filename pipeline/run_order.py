@@ -136,6 +136,11 @@ def _check_by_model(
     for step in plan:
         if isinstance(step.target, SettingsChecked):
             step.target.check_settings(eager.signature, order.settings)
+    if eager.model.reference is not None:
+        progress.note(
+            f"the reference is {eager.model.reference}; to compare with eager: --against CHECKPOINT "
+            "--model PKG.MOD:FACTORY"
+        )
     check_enclosed(eager, progress)
     eager = replace(eager, pipeline=compare_pipeline(order.against_pipeline, eager, progress))
     data = None if order.measuring is None else order.measuring.data

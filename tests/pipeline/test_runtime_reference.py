@@ -157,9 +157,7 @@ def test_other_names_pair_by_position_with_a_note(text: Path) -> None:
     graph = make_text(("tokens", "attention", "factor"), ("out", "count"))
     verdict = judge(_save(text.with_name("renamed.onnx"), graph), text)
     assert verdict.passed
-    assert "inputs are compared in their order: tokens, attention, factor as ids, mask, gain" in (
-        verdict.notes
-    )
+    assert any("attention" in note and "mask" in note for note in verdict.notes)
 
 
 @pytest.mark.parametrize(
