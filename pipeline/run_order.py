@@ -138,8 +138,8 @@ def _check_by_model(
             step.target.check_settings(eager.signature, order.settings)
     if eager.model.reference is not None:
         progress.note(
-            f"the reference is {eager.model.reference}; to compare with eager: --against CHECKPOINT "
-            "--model PKG.MOD:FACTORY"
+            f"the reference is {eager.model.reference}; to compare with eager: "
+            "--against CHECKPOINT --model PKG.MOD:FACTORY"
         )
     check_enclosed(eager, progress)
     eager = replace(eager, pipeline=compare_pipeline(order.against_pipeline, eager, progress))
