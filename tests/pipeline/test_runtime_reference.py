@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +26,10 @@ _RANDOM = np.random.default_rng(0)
 def _save(path: Path, graph: onnx.GraphProto, *, external: str = "", ir: int = 8) -> Path:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=ir)
     onnx.checker.check_model(model)
-    sizes = {"size_threshold": 0, "location": external} if external else {}
-    onnx.save(model, path, save_as_external_data=bool(external), **sizes)
+    if external:
+        onnx.save(model, path, save_as_external_data=True, size_threshold=0, location=external)
+    else:
+        onnx.save(model, path)
     return path
 
 
@@ -35,7 +37,7 @@ def _constant(name: str, array: object) -> onnx.TensorProto:
     return numpy_helper.from_array(np.asarray(array), name)
 
 
-def _value(name: str, kind: int, dims: list[object]) -> onnx.ValueInfoProto:
+def _value(name: str, kind: int, dims: Sequence[str | int | None]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, dims)
 
 
