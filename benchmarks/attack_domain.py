@@ -33,16 +33,20 @@ FEEDS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """A dim's size: a number, or `times * base + plus` of a base that varies."""
+    """A dim's size: a number, or a sum of `times * base` for bases that vary, and `plus`."""
 
     opt: int
     base: str | None = None
     times: int = 1
     plus: int = 0
+    others: tuple[tuple[str, int], ...] = ()
 
     def at(self, sizes: Mapping[str, int]) -> int:
         """The size where the bases are these."""
-        return self.opt if self.base is None else self.times * sizes[self.base] + self.plus
+        if self.base is None:
+            return self.opt
+        terms = ((self.base, self.times), *self.others)
+        return self.plus + sum(times * sizes[name] for name, times in terms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +103,11 @@ def read_domain(inputs: Sequence[Mapping[str, Any]]) -> Domain:
         for dim in one["dims"]:
             size = _size(dim)
             sizes.append(size)
-            if size.base is not None and (size.base not in bases or not dim.get("relation")):
+            if (
+                size.base is not None
+                and not size.others
+                and (size.base not in bases or not dim.get("relation"))
+            ):
                 bases[size.base] = _range(dim, size)
         values = _values(one.get("values"))
         found.append(Input(name=one["name"], dtype=one["dtype"], sizes=tuple(sizes), values=values))
@@ -112,6 +120,7 @@ def _size(dim: Mapping[str, Any]) -> Size:
         return Size(
             opt=dim["opt"], base=relation["base"], times=relation.get("times", 1),
             plus=relation.get("plus", 0),
+            others=tuple((name, times) for name, times in relation.get("others", ())),
         )  # fmt: skip
     return Size(opt=dim["opt"], base=dim.get("name"))
 

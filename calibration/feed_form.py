@@ -123,7 +123,18 @@ class FeedForm:
             for place, (dim, size) in enumerate(zip(spec.dims, row[spec.name].shape, strict=True)):
                 if place != self.axes.get(spec.name) or not self.per_feed:
                     _check_size(spec, dim, size, sizes)
+        self._check_sums(row, sizes)
         return {spec.name: _cast_array(spec, row[spec.name]) for spec in self.signature.inputs}
+
+    def _check_sums(self, row: Feed, sizes: dict[str, int]) -> None:
+        for spec in self.signature.inputs:
+            for dim, size in zip(spec.dims, row[spec.name].shape, strict=True):
+                wanted = dim.size(sizes) if sizes.keys() >= {*dim.bases} else size
+                if dim.is_sum and wanted != size:
+                    raise SampleError(
+                        FindingKind.SHAPE,
+                        f"{spec.name} has {dim.name}={size}, not {dim.relation}={wanted}",
+                    )
 
     def count_missing(self, row: Feed) -> int:
         """Return how many more samples complete a feed."""
@@ -170,7 +181,9 @@ def _check_size(spec: InputSpec, dim: Dim, size: int, sizes: dict[str, int]) -> 
         )
     if size < 1 and not (dim.bounded and dim.low == 0):
         raise SampleError(FindingKind.SHAPE, f"{spec.name} has {dim.name}={size}, which is empty")
-    free = size if dim.relation is None else dim.relation.base_of(size)
+    if dim.is_sum:
+        return
+    free = dim.free_size(size)
     if free is None:
         raise SampleError(
             FindingKind.SHAPE, f"{spec.name} has {dim.name}={size}, not {dim.relation}"

@@ -208,7 +208,7 @@ def check_ranges(
     """
     specs = list(specs)
     dims = [dim for spec in specs for dim in spec.dims if not dim.bounded]
-    open_ended = {name for dim in dims for name in (dim.name, dim.free.name)}
+    open_ended = {name for dim in dims for name in (dim.name, *dim.bases)}
     for spec in specs:
         if spec.name not in found:
             continue

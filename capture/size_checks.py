@@ -73,8 +73,8 @@ def feed_sizes(signature: Signature, feed: Feed) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for spec in signature.inputs:
         for dim, size in zip(spec.dims, feed[spec.name].shape, strict=True):
-            if dim.dynamic:
-                free = dim.relation.base_of(size) if dim.relation is not None else size
+            if dim.dynamic and not dim.is_sum:
+                free = dim.free_size(size)
                 sizes[dim.free.name or ""] = size if free is None else free
     return sizes
 
@@ -144,8 +144,8 @@ def resize_sizes(job: Job) -> tuple[Sizes, ...]:
     """
     signature = job.signature
     base = feed_sizes(signature, job.example)
-    batch = signature.inputs[0].dims[0].free.name if signature.inputs[0].dims else None
-    dims = {name: dim for name, dim in signature.free_dims.items() if name != batch}
+    batch = signature.inputs[0].dims[0].bases if signature.inputs[0].dims else ()
+    dims = {name: dim for name, dim in signature.free_dims.items() if name not in batch}
     if not dims or not any(_is_rounded(scale) for _, scale in _record_resizes(job, base)):
         return ()
     found: list[Sizes] = []

@@ -70,7 +70,7 @@ class SizeConstraint:
     def dims(self, signature: Signature) -> set[str]:
         """Return the free dims in it."""
         places = {(int(m[1]), int(m[2])) for m in _SIZE.finditer(self.guard)}
-        named = {signature.inputs[one].dims[axis].free.name or "" for one, axis in places}
+        named = {n for one, axis in places for n in signature.inputs[one].dims[axis].bases}
         return named & signature.free_dims.keys()
 
 
@@ -204,9 +204,10 @@ def is_at_range_end(
 def fix_guards(program: torch.export.ExportedProgram, signature: Signature, example: Sizes) -> None:
     """Make the program accept exactly the requested minimum sizes.
 
-    Torch assumes that sizes are not 1, with guards where that matters. Feeds at the minimum sizes
-    test the program without these guards.
+    Torch assumes that sizes are not 1, with guards where that matters, and that a sum of two sizes
+    is at least 4. Feeds at the minimum sizes test the program without these guards.
     """
+    _restore_sums(program, signature)
     constraints, _ = parse_constraints(program._guards_code, signature)
     looked_at = list(sample_points(signature, example))
     dropped = {
@@ -219,6 +220,18 @@ def fix_guards(program: torch.export.ExportedProgram, signature: Signature, exam
         *kept,
         *(one for one in _lower_bound_guards(signature) if one not in kept),
     ]
+
+
+def _restore_sums(program: torch.export.ExportedProgram, signature: Signature) -> None:
+    """Give sums of dims the requested ranges."""
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    for key, spec in zip(program.graph_signature.user_inputs, signature.inputs, strict=True):
+        for size, dim in zip(getattr(values.get(str(key)), "shape", ()), spec.dims, strict=False):
+            node = getattr(size, "node", None) if dim.is_sum and dim.bounded else None
+            if node is not None and node.expr in program.range_constraints:
+                program.range_constraints[node.expr] = ValueRanges(dim.low, dim.high)
 
 
 def _lower_bound_guards(signature: Signature) -> list[str]:

@@ -67,10 +67,11 @@ _LOG = logging.getLogger(__name__)
 def dynamic_shapes(signature: Signature) -> DynamicShapes:
     """Return `dynamic_shapes` for the flat forward's one argument.
 
-    A dim that others depend on is a named torch Dim, and theirs derive from it; the others are
-    hints with ranges.
+    A dim that others depend on is a named torch Dim, and theirs derive from it. The others are
+    hints with ranges, also sums, for which torch has no dims: it finds their relation itself.
     """
-    related = {dim.relation.base for dim in signature.dims_with_names() if dim.relation is not None}
+    follow = (dim for dim in signature.dims_with_names() if dim.relation and not dim.is_sum)
+    related = {dim.bases[0] for dim in follow}
     bases = {name: _new_dim(dim) for name, dim in signature.free_dims.items() if name in related}
     return tuple(
         {axis: _torch_dim(dim, bases) for axis, dim in enumerate(spec.dims) if dim.dynamic}
@@ -81,7 +82,7 @@ def dynamic_shapes(signature: Signature) -> DynamicShapes:
 def _torch_dim(dim: Dim, bases: dict[str, object]) -> object:
     import torch
 
-    base = bases.get(dim.free.name or "")
+    base = None if dim.is_sum else bases.get(dim.bases[0])
     if base is None and dim.bounded:
         return torch.export.Dim.DYNAMIC(min=dim.low, max=dim.high)
     if base is None:

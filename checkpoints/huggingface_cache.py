@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.call import Parameter, ParameterKind
 from ..core.dims import Dim, Relation, default_opt
 from ..core.errors import ErrorCode, Hint, Option, UsageError, first_line
-from ..core.signature import InputSpec, ValueRange
+from ..core.signature import InputSpec, RowOrder, ValueRange
 from .huggingface_inputs import integer_spec
 
 if TYPE_CHECKING:
@@ -91,12 +91,50 @@ def cache_inputs(
         last = Relation(base=prompt.name or "", plus=-1)
         below = ValueRange(low=0, high=last.size(prompt.high), high_dim=last)  # {0..sequence-1}
         found["position_ids"] = places if past else replace(places, values=below)
-    for index, layer in enumerate(layers if past else ()):
+    return {**found, **_past_inputs(layers if past else (), batch, before)}
+
+
+def _past_inputs(layers: Sequence[CacheLayer], batch: Dim, before: Dim) -> dict[str, InputSpec]:
+    found: dict[str, InputSpec] = {}
+    for index, layer in enumerate(layers):
         for part, (heads, size) in (("key", layer.key), ("value", layer.value)):
             name = f"{PAST}.{index}.{part}"
             dims = (batch, Dim.of_size(heads), before, Dim.of_size(size))
             found[name] = InputSpec(name=name, dtype="float32", dims=dims)
     return found
+
+
+def inputs_of_one_graph(
+    known: Mapping[str, InputSpec],
+    names: Collection[str],
+    layers: Sequence[CacheLayer],
+    positions: int | None,
+) -> dict[str, InputSpec]:
+    """Return the inputs for a prompt (no past), a step (one token), and a part of a prompt.
+
+    The mask covers the past and the tokens, and is padded on the left within the past, so that each
+    token attends at least to itself, also within a sliding window. Past and tokens together are at
+    most the model's `positions`, unless larger ranges are stated.
+    """
+    ids = known["input_ids"]
+    batch, tokens = ids.dims
+    longest = min(tokens.high, positions // 2) if positions else tokens.high
+    opt = max(longest // _LENGTH_FACTOR, 2)
+    prompt = replace(tokens, low=1, opt=opt, high=longest)
+    before = Dim(name="past", low=0, opt=opt, high=longest, bounded=False)
+    sums = Relation(base="past", others=((prompt.name or "", 1),))
+    total = Dim.follow("total", sums, before, prompt)
+    shown = ValueRange(low=0, high=1, order=RowOrder.ASCENDING)
+    last = Relation(base="total", plus=-1)
+    places = ValueRange(low=0, high=last.size(total.high), high_dim=last)  # {0..total-1}
+    found = {"input_ids": replace(ids, dims=(batch, prompt))}
+    for name, dims, values in (
+        ("attention_mask", (batch, total), shown),
+        ("position_ids", (batch, prompt), places),
+    ):
+        if name in names:
+            found[name] = InputSpec(name=name, dtype="int64", dims=dims, values=values)
+    return {**found, **_past_inputs(layers, batch, before)}
 
 
 def _probe_layers(model: PreTrainedModel) -> tuple[CacheLayer, ...]:

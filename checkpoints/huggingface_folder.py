@@ -26,10 +26,11 @@ from ..core.installation import hint_for_extra
 from ..core.torch_file import check_torch_file
 from .checkpoint_files import weight_files
 from .factory import use_fixed_seed
-from .huggingface_cache import cache_inputs, wrap_with_cache
+from .huggingface_cache import cache_inputs, inputs_of_one_graph, wrap_with_cache
 from .huggingface_inputs import LONGEST, InputQuery, config_number, infer_inputs
 from .huggingface_tasks import (
     CACHED,
+    MERGED,
     PREFILL,
     USE_CACHE,
     WITH_PAST,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 _NO_CACHE = "use_cache is disabled: "
 _OR = f"the cache is an output with --model-arg {USE_CACHE}=true"
-_CACHED_BY = f"{_OR}, and of task={PREFILL} and task={WITH_PAST}"
+_CACHED_BY = f"{_OR}, and of task={PREFILL}, task={WITH_PAST} and task={MERGED}"
 _POOLER = ".pooler."  # part of the body, but specific to each head
 
 
@@ -82,7 +83,7 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
             option="model-arg",
             code=ErrorCode.NO_EFFECT,
         )
-    return _with_cache(loaded, past=task == WITH_PAST) if task in CACHED else loaded
+    return _with_cache(loaded, task) if task in CACHED else loaded
 
 
 def _make_loaded(
@@ -102,13 +103,18 @@ def _make_loaded(
     )
 
 
-def _with_cache(loaded: LoadedModule, *, past: bool) -> LoadedModule:
+def _with_cache(loaded: LoadedModule, task: str) -> LoadedModule:
     """Add keys and values to the outputs, and to the inputs."""
     model = cast("PreTrainedModel", loaded.module.eval())
-    module, takes, layers = wrap_with_cache(model, past=past)
+    module, takes, layers = wrap_with_cache(model, past=task != PREFILL)
     names = [parameter.name for parameter in takes]
-    window = config_number(model.config, "sliding_window")
-    known = cache_inputs(loaded.known, names, layers, past=past, window=window)
+    if task == MERGED:
+        positions = config_number(model.config, "max_position_embeddings", "n_positions")
+        known = inputs_of_one_graph(loaded.known, names, layers, positions)
+    else:
+        window = config_number(model.config, "sliding_window")
+        past = task == WITH_PAST
+        known = cache_inputs(loaded.known, names, layers, past=past, window=window)
     return replace(loaded, module=module, takes=takes, known=known)
 
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 # As in --model-arg task=fill-mask --model-arg length=512 --model-arg use_cache=true
 ARGUMENT, LENGTH, USE_CACHE = "task", "length", "use_cache"
 PREFILL, WITH_PAST = "text-generation-prefill", "text-generation-with-past"
+MERGED = "text-generation-merged"  # prompt and step, as in optimum's decoder_model_merged.onnx
 _MIN_LENGTH = 2  # tokens of a sequence
-CACHED = (PREFILL, WITH_PAST)  # tasks with keys and values among the outputs
+CACHED = (PREFILL, WITH_PAST, MERGED)  # tasks with keys and values among the outputs
 _ENCODER_DECODER_TASKS = (
     "text2text-generation",
     "automatic-speech-recognition",
@@ -36,6 +37,7 @@ TASKS: Mapping[str, tuple[str, ...]] = {
     "text-generation": ("AutoModelForCausalLM",),
     PREFILL: ("AutoModelForCausalLM",),
     WITH_PAST: ("AutoModelForCausalLM",),
+    MERGED: ("AutoModelForCausalLM",),
     "text2text-generation": ("AutoModelForSeq2SeqLM",),
     "text-classification": ("AutoModelForSequenceClassification",),
     "token-classification": ("AutoModelForTokenClassification",),
@@ -92,7 +94,7 @@ def task_of(arguments: Mapping[str, str]) -> str | None:
             )
     task = arguments.get(ARGUMENT)
     if task is not None and task not in TASKS:
-        base = task.removesuffix("-with-past").removesuffix("-prefill")
+        base = task.removesuffix("-with-past").removesuffix("-prefill").removesuffix("-merged")
         if base == task or base not in _ENCODER_DECODER_TASKS:
             raise unknown_name_error("task", task, list(TASKS))
     return task

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..capture.framework_errors import call_framework
 from ..core.contract import Feed
 from ..core.records import Coverage
+from .onnx_blocks import BLOCK_PRODUCT, precision_of_blocks
 from .onnx_files import detach_weights
 from .onnx_half_emulation import emulate_half, has_half, has_half_io
 from .onnx_sessions import open_session, run_session
@@ -57,8 +58,8 @@ def measure_coverage(path: Path, example: Feed) -> Coverage:
 
     A layer is int8 if its data and its weight both come from a DequantizeLinear of 8-bit integers:
     runtimes turn that pattern into integer arithmetic; so is fp8, of 8-bit floats. It is int4 if
-    its weight comes from one of 4-bit integers. The share counts layers where the FLOPs of
-    any layer are unknown, or all layers have one dtype.
+    its weight comes from one of 4-bit integers; a MatMulNBits is in the precision of its weights.
+    The share counts layers where the FLOPs of any layer are unknown, or all have one dtype.
 
     Raises:
         ConversionError: the model cannot be read.
@@ -91,7 +92,7 @@ def compute_layers(model: onnx.ModelProto) -> tuple[OnnxLayer, ...]:
     return tuple(
         OnnxLayer(node=node, dtype=types.dtype(node))
         for node in all_nodes(model.graph)
-        if node.op_type in _FLOAT_LAYERS | _INTEGER_LAYERS
+        if node.op_type in _FLOAT_LAYERS | _INTEGER_LAYERS | {BLOCK_PRODUCT}
     )
 
 
@@ -110,6 +111,8 @@ class _TensorTypes:
         """Return `int8`, `fp8`, `int4` or the type of the layer's data input."""
         if node.op_type in _INTEGER_LAYERS:
             return "int8"
+        if node.op_type == BLOCK_PRODUCT:
+            return str(precision_of_blocks(node) or "unknown")
         stored = [self._type_before_dequantize(self._source(name)) for name in node.input[:2]]
         if all(name in _EIGHT_BITS for name in stored):
             return "int8"
@@ -295,6 +298,7 @@ _FLOP_RULES: dict[str, Callable[[_NodeShapes], int]] = {
     "QLinearConv": _conv_flops(3),
     "ConvTranspose": lambda work: 2 * prod(work.inputs[0]) * prod(work.inputs[1][1:]),
     "MatMul": _matmul_flops,
+    BLOCK_PRODUCT: _matmul_flops,
     "MatMulInteger": _matmul_flops,
     "QLinearMatMul": _matmul_flops,
     "Gemm": _matmul_flops,

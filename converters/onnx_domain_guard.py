@@ -114,7 +114,7 @@ def _size_conditions(
                 for axis, dim in enumerate(spec.dims)
                 if dim.dynamic
             ]
-    for size, dim, where in sorted(found, key=lambda one: one[1].relation is not None):
+    for size, dim, where in sorted(found, key=lambda one: (bool(one[1].relation), one[1].is_sum)):
         yield from _dim_conditions(guard, size, dim, where)
 
 
@@ -133,13 +133,14 @@ def _dim_conditions(
         yield guard.require(guard.op("And", low, high), what)
     if relation is None:
         return
-    base = guard.sizes.get(relation.base)
-    if base is None:  # no input has the base: the first dim that follows determines it
+    if relation.base not in guard.sizes:  # the first dim that follows it determines it
         rest = guard.op("Sub", size, guard.number(relation.plus))
         base = guard.op("Div", rest, guard.number(relation.times))
         guard.sizes[relation.base] = base
-    follows = guard.op("Mul", base, guard.number(relation.times))
-    follows = guard.op("Add", follows, guard.number(relation.plus))
+    follows = guard.number(relation.plus)
+    for base_name, times in relation.terms:
+        part = guard.op("Mul", guard.sizes[base_name], guard.number(times))
+        follows = guard.op("Add", follows, part)
     holds = guard.op("Equal", size, follows)
     yield guard.require(holds, f"{name} of {where} must be {relation}")
 

@@ -35,6 +35,7 @@ from ..core.signature import Signature
 from ..core.target_extensions import DefaultOutputs, OpenedByDefault, Probe
 from . import onnx_coverage, onnx_default_session, onnx_faults, onnx_probe, onnx_sessions
 from .installed_packages import package_versions
+from .onnx_blocks import BLOCK_PRODUCT, count_block_elements, read_integer_weights
 from .onnx_compatibility import choose_opset, combine_runtimes, lower_model
 from .onnx_domain_guard import add_guard
 from .onnx_files import (
@@ -70,6 +71,8 @@ MADE_FROM: Mapping[Precision, str] = {
     Precision.FP16: "onnx",
     Precision.BF16: "onnx",
     Precision.INT8: "onnx",
+    Precision.INT8_WEIGHTS: "onnx",
+    Precision.INT4: "onnx",
 }
 CAPTURES: tuple[Capture, ...] = (
     Capture.EXPORT,
@@ -83,6 +86,7 @@ PLANTS_BY_DEFAULT: bool = True
 plant_fault = onnx_faults.plant_fault
 judge_settings = session_settings
 weights = float_weights
+integer_weights = read_integer_weights
 read_metadata = read_onnx_metadata
 
 DEFAULT_OPSET = 20  # torch 2.13's default; INT8 tools require 19 or later
@@ -117,7 +121,7 @@ def claims(path: Path) -> bool:
 def convert(job: Job) -> Converted:
     """Capture, clean, save and check; external data beyond 2 GiB or on request.
 
-    From a parent: FP16 and BF16 by AutoCast, INT8 as the quantizer made it.
+    From a parent: FP16 and BF16 by AutoCast, integers as the quantizer made them.
     """
     if job.parent is not None:
         return _convert_parent(job, job.parent)
@@ -213,7 +217,7 @@ def _convert_parent(job: Job, parent: Path) -> Converted:
     import onnx_ir
 
     path = job.folder / (job.stem + SUFFIX)
-    if job.precision is not Precision.INT8:
+    if job.precision in (Precision.FP16, Precision.BF16):
         return convert_to_half(job, parent, path)
     model = call_framework("onnx_ir", lambda: onnx_ir.load(parent))
     return adopt_model(job, model, parent, path)
@@ -281,8 +285,11 @@ def inspect(path: Path) -> Inspection:
     model = read_graph(path)
     elements: Counter[str] = Counter()
     held = {tensor.name for tensor in model.graph.initializer}  # inputs of files before IR 4 too
+    packed = count_block_elements(model)
     for tensor in model.graph.initializer:
-        elements[_dtype_name(tensor.data_type)] += prod(tensor.dims)
+        plain = _dtype_name(tensor.data_type), prod(tensor.dims)
+        dtype, count = packed.get(tensor.name, plain)
+        elements[dtype] += count
     opsets = ", ".join(f"{o.domain or 'ai.onnx'} {o.version}" for o in model.opset_import)
     producer = f"{model.producer_name} {model.producer_version}".strip()
     operators = Counter(node.op_type for node in all_nodes(model.graph))
@@ -302,6 +309,8 @@ def _precision_of_layers(
     operators: Mapping[str, int], elements: Mapping[str, int]
 ) -> Precision | None:
     """Return the precision of the quantized layers by what is stored; None without any."""
+    if BLOCK_PRODUCT in operators:
+        return Precision.INT4 if elements.get("uint4") else Precision.INT8_WEIGHTS
     if not {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"} & set(operators):
         return None
     stored = {"float8e4m3fn": Precision.FP8, "int4": Precision.INT4, "uint4": Precision.INT4}

@@ -1,4 +1,4 @@
-"""OpenVINO IR (.xml + .bin), from ONNX; FP32, FP16 or INT8; run by OpenVINO's CPU device.
+"""OpenVINO IR (.xml + .bin), from ONNX; FP32, FP16 or integers; run by OpenVINO's CPU device.
 
 What is not quantized computes in float32 here: by default OpenVINO picks bfloat16 on CPUs that have
 it, and an FP16 IR means FP16 *weights*. No entry of the IR prevents that (decision 8), so the
@@ -28,7 +28,7 @@ from ..core.contract import (
     TensorInfo,
 )
 from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError
-from ..core.kinds import Capture, Precision
+from ..core.kinds import WEIGHTS_ONLY, Capture, Precision
 from ..core.process import thread_limit
 from ..core.records import Coverage
 from ..core.signature import Signature
@@ -56,18 +56,21 @@ from .openvino_rewrites import (
     keep_small_softplus,
     keep_truth_of_nan,
 )
+from .openvino_weights import list_integer_weights, read_integer_weights
 from .runner_base import RunnerBase, order_inputs
 
 if TYPE_CHECKING:
     import openvino
 
 NAME: str = "openvino"
-SUMMARY: str = "OpenVINO IR in FP32 or INT8, or with FP16 weights"
+SUMMARY: str = "OpenVINO IR in FP32 or INT8, or with weights in FP16, INT8 or INT4"
 SUFFIX: str = ".xml"
 MADE_FROM: Mapping[Precision, str] = {
     Precision.FP32: "onnx",
     Precision.FP16: "onnx",
     Precision.INT8: "onnx",
+    Precision.INT8_WEIGHTS: "onnx",
+    Precision.INT4: "onnx",
 }
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cpu",)
@@ -75,6 +78,7 @@ PLANTS_BY_DEFAULT: bool = True
 FLOAT_ENDS: bool = True
 plant_fault = openvino_faults.plant_fault
 read_metadata = read_ir_metadata
+integer_weights = read_integer_weights
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 _ADVICE = 'core.compile_model("PATH", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})'
 _DEFAULTS = {"bf16": "bf16", "f16": "fp16"}  # OpenVINO's default precision by its name in modelc
@@ -173,13 +177,19 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
 
 
 def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDefault | None:  # noqa: ARG001 - one device
-    """Compile the IR with default settings; None if that means float32 on this CPU."""
+    """Compile the IR with default settings; None if that means float32 on this CPU.
+
+    Before a product with integer weights, OpenVINO rounds the activations to 8 bits by default.
+    """
     compiled = _compile_model(path, _thread_config())
+    rounds = inspect(path).quantized in WEIGHTS_ONLY
     picked = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-    if picked not in _DEFAULTS:
+    compute = _DEFAULTS.get(picked, "int8" if rounds else "")
+    if not compute:
         return None
+    advice = _ADVICE.replace('"f32"', '"f32", "EXECUTION_MODE_HINT": "ACCURACY"')
     runner = OpenVinoRunner(compiled, signature)
-    return OpenedByDefault(runner=runner, compute=_DEFAULTS[picked], advice=_ADVICE)
+    return OpenedByDefault(runner=runner, compute=compute, advice=advice if rounds else _ADVICE)
 
 
 _SAME = "the runtime's defaults compute as the judge does"
@@ -341,8 +351,15 @@ def inspect(path: Path) -> Inspection:
         weights=weights,
         operators=operators,
         metadata=read_ir_metadata(path),
-        quantized=Precision.INT8 if "FakeQuantize" in operators else None,
+        quantized=_precision_of_layers(model, operators),
     )
+
+
+def _precision_of_layers(model: openvino.Model, operators: Mapping[str, int]) -> Precision | None:
+    """Return the precision of the quantized layers, the lowest; None without any."""
+    if "FakeQuantize" in operators:
+        return Precision.INT8
+    return min((stored for _, stored in list_integer_weights(model)), default=None)
 
 
 def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG001 - one device

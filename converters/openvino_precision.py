@@ -14,6 +14,7 @@ from ..core.records import Coverage
 from .onnx_half_ranges import weight_overflows
 from .onnx_origins import match_nodes, module_or_node, read_origins
 from .onnx_topology import float_constants
+from .openvino_weights import WEIGHT_TYPES
 from .runner_base import order_inputs
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _LAYERS = frozenset({
     "Convolution", "Deconvolution", "FullyConnected", "GRUCell", "GRUSequence", "LSTMCell",
     "LSTMSequence", "MatMul", "RNNCell", "RNNSeq", "RNNSequence", "ScaledDotProductAttention",
 })  # fmt: skip
+_PRODUCT = "FullyConnected"  # a product with constant weights
 _NAMES = {
     "f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64", "i8": "int8", "u8": "int8",
     "i32": "int32", "i64": "int64", "boolean": "bool",
@@ -96,7 +98,10 @@ def _run_nodes(
             )
             # OpenVINO reports the mean over all runs, including the first
             time = max(0.0, mean.get(name, 0.0) * (_RUNS + 1) - first[name])
-            yield _kernel_dtype(facts, quantized=quantized), layer, time
+            dtype = _kernel_dtype(facts, quantized=quantized)
+            if facts["layerType"] == _PRODUCT and dtype == "fp32":
+                dtype = str(WEIGHT_TYPES.get(facts["runtimePrecision"], dtype))
+            yield dtype, layer, time
 
 
 def _node_times(compiled: openvino.CompiledModel) -> dict[str, float]:
@@ -118,7 +123,8 @@ def _kernel_dtype(facts: Mapping[str, str], *, quantized: bool) -> str:
     """Return the precision in which a kernel's name ends: `brgconv_avx512_I8`.
 
     `runtimePrecision` misleads: it is f16 for a float32 kernel that reads FP16 weights, and u8 for
-    a fused attention that reads a mask. Nothing is int8 in a model without quantizers.
+    a fused attention that reads a mask. Nothing is int8 in a model without quantizers. Of a product
+    in float32 it is the type of the weights, if these are integers.
     """
     kernel = facts["primitiveType"].rsplit("_", 1)[-1].lower()
     if kernel in ("i8", "u8") and not quantized:

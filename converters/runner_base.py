@@ -194,8 +194,12 @@ def _check_size(dim: Dim, size: int, where: str) -> None:
 def _check_relation(dim: Dim, sizes: Mapping[str, int]) -> None:
     if dim.relation is None or dim.name is None:
         return
-    base = dim.relation.base_of(sizes[dim.name])
-    if base is None or sizes.get(dim.relation.base, base) != base:
+    if dim.is_sum:
+        kept = dim.size({dim.name: sizes[dim.name], **sizes}) == sizes[dim.name]
+    else:
+        base = dim.free_size(sizes[dim.name])
+        kept = base is not None and sizes.get(dim.relation.base, base) == base
+    if not kept:
         raise RunnerError(
             f"dim {dim.name} is {sizes[dim.name]}, not {dim.relation}", hint=_FEED_HINT
         )

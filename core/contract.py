@@ -317,19 +317,6 @@ class Lowered(Target, Protocol):
         ...
 
 
-@runtime_checkable
-class Weighted(Target, Protocol):
-    """A target whose FP32 artifacts contain the checkpoint's weights as constants."""
-
-    def weights(self, path: Path) -> Iterator[Array]:
-        """Yield the float32 constants of a model file one at a time, as they are after folding.
-
-        Raises:
-            RunnerError: the file cannot be read.
-        """
-        ...
-
-
 class CalibrationFeeds(Protocol):
     """The calibration samples, one feed each; every iteration reads them again, one at a time."""
 
@@ -347,20 +334,23 @@ class QuantizeJob:
     """The complete input of a quantizer.
 
     `parent` is the FP32 ONNX, its external data and debug sidecar beside it. `consumer` is the NAME
-    of the target that uses the result. `method` is one of the quantizer's METHODS for that
+    of the target that uses the result. `calibration` is None where the quantizer needs no samples
+    for that consumer and precision. `method` is one of the quantizer's METHODS for that
     consumer and precision; None means its first. `keep` are names of ONNX nodes that stay in
     floating point. `folder` is an empty work folder. `others` are the run's other consumers of the
-    same parent. `memory` keeps results for later jobs, by what they depend on.
+    same parent. `memory` keeps results for later jobs, by what they depend on. `group_size` is the
+    number of weights with one scale, where the user chose it.
     """
 
     parent: Path
     consumer: str
     signature: Signature
-    calibration: CalibrationFeeds
+    calibration: CalibrationFeeds | None
     folder: Path
     precision: Precision = Precision.INT8
     method: str | None = None
     keep: tuple[str, ...] = ()
+    group_size: int | None = None
     advance: Advance = no_progress
     others: tuple[str, ...] = ()
     memory: MutableMapping[tuple[Hashable, ...], Any] = field(default_factory=dict)
@@ -380,12 +370,13 @@ class Quantized:
 
 
 class Quantizer(Protocol):
-    """A library that quantizes an FP32 model by calibration."""
+    """A library that quantizes an FP32 model, by calibration or from its weights alone."""
 
     NAME: str
     SUMMARY: str
     # by consumer (a target's NAME) and precision: its calibration methods, the default first
     METHODS: Mapping[tuple[str, Precision], tuple[str, ...]]
+    DATA_FREE: frozenset[tuple[str, Precision]]  # the keys of METHODS that need no samples
 
     def readiness(self) -> Readiness:
         """Return whether the library is installed, without importing it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -22,36 +21,67 @@ UNBOUNDED = (1, 4, 8)
 class Relation:
     """A size as `times * base + plus`, where `base` is the name of a dim that varies freely.
 
-    `stated` is True if no input has the base as a dim of its own, so that its range is written with
-    the relation: `h=32*(k=1..8)`.
+    A sum has `others`, names and factors of more such dims: `past+seq`. `stated` is True if no
+    input has the base as a dim of its own, so that its range is written with the relation:
+    `h=32*(k=1..8)`.
     """
 
     base: str
     times: int = 1
     plus: int = 0
     stated: bool = False
+    others: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def terms(self) -> tuple[tuple[str, int], ...]:
+        """The names and factors of all dims in it."""
+        return (self.base, self.times), *self.others
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """The names of all dims in it."""
+        return tuple(name for name, _ in self.terms)
 
     @property
     def equal(self) -> bool:
         """Whether the two dims are equal."""
-        return (self.times, self.plus) == (1, 0)
+        return (self.times, self.plus, self.others) == (1, 0, ())
 
     def size(self, base: int) -> int:
-        """Return the size that follows from the base's."""
-        return self.times * base + self.plus
+        """Return the size that follows from the only base's."""
+        return self.size_at({self.base: base})
+
+    def size_at(self, sizes: Mapping[str, int]) -> int:
+        """Return the size that follows from those of all bases, by name."""
+        return self.plus + sum(times * sizes[name] for name, times in self.terms)
 
     def base_of(self, size: int) -> int | None:
         """Return the base's size for this one; None if there is none."""
+        if self.others:
+            raise RuntimeError(f"{self} has no single base")
         found, rest = divmod(size - self.plus, self.times)
         return None if rest or found < 0 else found
 
+    def fix(self, sizes: Mapping[str, int]) -> Relation:
+        """Return the relation with these bases replaced by their sizes; one base must remain."""
+        kept = [term for term in self.terms if term[0] not in sizes]
+        plus = self.plus + sum(n * sizes[name] for name, n in self.terms if name in sizes)
+        return _relation_of(dict(kept), plus)
+
     def of(self, base: str) -> str:
         """Format the relation for this text of the base, as in `--input`: `32*k`, `2*seq+1`."""
-        times = "" if self.times == 1 else f"{self.times}*"
-        return f"{times}{base}{f'{self.plus:+d}' if self.plus else ''}"
+        terms = ((base, self.times), *self.others)
+        text = "+".join(name if times == 1 else f"{times}*{name}" for name, times in terms)
+        return f"{text}{f'{self.plus:+d}' if self.plus else ''}"
 
     def __str__(self) -> str:
         return self.of(self.base)
+
+
+def _relation_of(terms: Mapping[str, int], plus: int) -> Relation:
+    """Return the relation with these factors of dims, by name."""
+    (base, times), *others = terms.items()
+    return Relation(base=base, times=times, plus=plus, others=tuple(others))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,23 +114,30 @@ class Dim:
         return cls(name=name, low=low, opt=opt, high=high, bounded=False)
 
     @classmethod
-    def follow(cls, name: str, relation: Relation, base: Dim) -> Dim:
-        """Return a dim whose size follows `base`, which has no relation itself.
+    def follow(cls, name: str, relation: Relation, *bases: Dim) -> Dim:
+        """Return a dim whose size follows the bases in their order; they have no relation.
 
         Without a name of its own it is named after its relation: `2*seq`.
 
         Raises:
-            UsageError: its least size would be below 1, or below 0 if the base may be 0.
+            UsageError: its least size would be below 1, or below 0 if all bases may be 0.
         """
-        low, opt, high = (relation.size(size) for size in (base.low, base.opt, base.high))
-        if low < min(base.low, 1):
+        ends = [(base.low, base.opt, base.high) for base in bases]
+        low, opt, high = (
+            relation.size_at(dict(zip(relation.bases, sizes, strict=True)))
+            for sizes in zip(*ends, strict=True)
+        )
+        if low < min(max(base.low for base in bases), 1):
+            last, times = bases[-1], relation.terms[-1][1]
+            where = " and ".join(f"{base.name} is {base.low}" for base in bases)
             raise UsageError(
-                f"dim {name!r} would be {low} where {base.name} is {base.low}: {name}={relation}",
-                hint=f"start {base.name} at {-((relation.plus - 1) // relation.times)}",
+                f"dim {name!r} would be {low} where {where}: {name}={relation}",
+                hint=f"start {last.name} at {last.low - (low - 1) // times}",
             )
         return cls(
             name=name if name.isidentifier() else str(relation), low=low, opt=opt, high=high,
-            bounded=base.bounded, relation=relation, chosen=base.chosen,
+            bounded=all(base.bounded for base in bases), relation=relation,
+            chosen=any(base.chosen for base in bases),
         )  # fmt: skip
 
     @property
@@ -109,8 +146,20 @@ class Dim:
         return self.name is not None and (not self.bounded or self.low != self.high)
 
     @property
+    def is_sum(self) -> bool:
+        """Whether its size follows from those of several dims."""
+        return self.relation is not None and bool(self.relation.others)
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """The names of the dims that vary here; of itself without a relation."""
+        if self.relation is not None:
+            return self.relation.bases
+        return (self.name,) if self.name else ()
+
+    @property
     def free(self) -> Dim:
-        """The dim that varies here: the base of its relation, or itself."""
+        """The dim that varies here: the base of its relation, or itself. Not of a sum."""
         if self.relation is None:
             return self
         ends = (self.relation.base_of(size) for size in (self.low, self.opt, self.high))
@@ -124,8 +173,12 @@ class Dim:
         """Return its size for these sizes of free dims, by name; its opt if they lack it."""
         if self.relation is None:
             return sizes.get(self.name or "", self.opt)
-        base = sizes.get(self.relation.base)
-        return self.opt if base is None else self.relation.size(base)
+        known = all(name in sizes for name in self.relation.bases)
+        return self.relation.size_at(sizes) if known else self.opt
+
+    def free_size(self, size: int) -> int | None:
+        """Return the size of the free dim where this one has `size`; None if there is none."""
+        return size if self.relation is None else self.relation.base_of(size)
 
     def __str__(self) -> str:
         """Format the dim such that `--input` parses the same dim."""
@@ -169,7 +222,9 @@ def _collect_known(dims: Iterable[Dim]) -> dict[str, Dim]:
         if dim.name is not None:
             _keep_strongest(known, dim)
     for dim in dims:
-        if dim.relation is not None and known.get(dim.relation.base, dim.free).relation is None:
+        if dim.relation is None or dim.is_sum:
+            continue
+        if known.get(dim.relation.base, dim.free).relation is None:
             _keep_strongest(known, dim.free)
     return known
 
@@ -194,6 +249,11 @@ def _settle_dim(dim: Dim, known: Mapping[str, Dim], plain: Mapping[str | None, D
     if relation is None:
         raise RuntimeError(f"dim {dim.name} has neither range nor relation")
     root = _root_relation(relation, known, (dim.name,))
+    fixed = {n: known[n].opt for n in root.bases if known[n].bounded and not known[n].dynamic}
+    if 0 < len(fixed) < len(root.bases):
+        root = root.fix(fixed)
+    if root.others:
+        return Dim.follow(dim.name, root, *(known[name] for name in root.bases))
     base = known[root.base]
     relation = replace(root, stated=root.base not in plain)
     if dim.relation is not None and dim.relation.stated and dim.bounded:
@@ -203,21 +263,29 @@ def _settle_dim(dim: Dim, known: Mapping[str, Dim], plain: Mapping[str | None, D
 
 
 def _root_relation(relation: Relation, known: Mapping[str, Dim], seen: tuple[str, ...]) -> Relation:
-    """Return the relation to a dim without a relation: `a=2*b` with `b=3*c` is `a=6*c`."""
-    if relation.base in seen:
-        raise UsageError(
-            f"dims follow each other in a circle: {' from '.join((*seen, relation.base))}",
-            hint="give one of them a range, as batch=1..8",
-        )
-    further = known[relation.base].relation
-    if further is None:
-        return relation
-    composed = Relation(
-        base=further.base,
-        times=relation.times * further.times,
-        plus=relation.times * further.plus + relation.plus,
-    )
-    return _root_relation(composed, known, (*seen, relation.base))
+    """Return the relation to dims without a relation: `a=2*b` with `b=3*c` is `a=6*c`."""
+    terms: Counter[str] = Counter()
+    plus = relation.plus
+    for base, times in relation.terms:
+        if base in seen:
+            raise UsageError(
+                f"dims follow each other in a circle: {' from '.join((*seen, base))}",
+                hint="give one of them a range, as batch=1..8",
+            )
+        if base not in known:
+            raise UsageError(
+                f"dim {seen[0]!r} is {relation}, and no input has the dim {base!r}",
+                hint=f"write {base} where an input has it, as x[{base}=1..8]",
+                option="input",
+            )
+        further = known[base].relation
+        if further is None:
+            terms[base] += times
+            continue
+        root = _root_relation(further, known, (*seen, base))
+        terms.update({name: times * factor for name, factor in root.terms})
+        plus += times * root.plus
+    return _relation_of(terms, plus)
 
 
 def check_one_range(given: Dim, base: Dim) -> None:
@@ -266,7 +334,11 @@ def _resolve_spec(spec: InputSpec, dims: Mapping[str, Dim]) -> InputSpec:
 
 def _check_not_empty(spec: InputSpec, values: ValueRange, dims: Mapping[str, Dim]) -> None:
     """Check that values exist: both ends are linear in the sizes, so all corners suffice."""
-    free = {dims[base].free.name or "": dims[base].free for base in values.bases}
+    free = {
+        (dims.get(name) or dims[base].free).name or "": dims.get(name) or dims[base].free
+        for base in values.bases
+        for name in dims[base].bases
+    }
     for sizes in itertools.product(*((dim.low, dim.high) for dim in free.values())):
         roots = dict(zip(free, sizes, strict=True))
         at = {base: dims[base].size(roots) for base in dict.fromkeys(values.bases)}
@@ -278,55 +350,6 @@ def _check_not_empty(spec: InputSpec, values: ValueRange, dims: Mapping[str, Dim
                 hint="start the dim at a larger size, or widen the values",
                 code=ErrorCode.INVALID_VALUE,
             )
-
-
-_MIN_LETTERS = 3  # of a name: shorter ones are similar by chance
-
-
-def check_typos(dims: Iterable[Dim], known: Iterable[str]) -> None:
-    """Find misspelt names in dims as written, before ranges and relations are resolved.
-
-    Args:
-        dims: of all inputs.
-        known: names that a sample or the checkpoint gives.
-
-    Raises:
-        UsageError: a name that occurs once and has no range has the letters of another name, or one
-            more or less.
-    """
-    dims = list(dims)
-    bases = [dim.free for dim in dims if dim.relation is not None]
-    plain = [dim for dim in dims if dim.relation is None and dim.name]
-    defined = {dim.name or "" for dim in dims if dim.relation is not None or dim.bounded}
-    count = Counter([*(dim.name or "" for dim in (*plain, *bases)), *known])
-    names = list(dict.fromkeys((*defined, *count)))
-    for dim in (*plain, *bases):
-        name = dim.name or ""
-        if count[name] > 1 or dim.bounded or name in defined:
-            continue
-        near = difflib.get_close_matches(name, [n for n in names if _is_typo(name, n)], n=1)
-        if near:
-            raise UsageError(
-                f"dim {name!r} occurs once and has no range: did you mean {near[0]!r}?",
-                hint=f"write {near[0]}, or give it a range, as {name}=1..8",
-            )
-
-
-def _is_typo(name: str, other: str) -> bool:
-    """Return whether the names differ by swapped letters, or by one letter added or removed.
-
-    A replaced letter or digit is usually intended: `q_len` and `k_len`, `seq1` and `seq`.
-    """
-    if min(len(name), len(other)) < _MIN_LETTERS or _letters_of(name) == _letters_of(other):
-        return False
-    short, long = sorted((name, other), key=len)
-    if len(short) == len(long):
-        return sorted(name) == sorted(other)
-    return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
-
-
-def _letters_of(name: str) -> str:
-    return "".join(sign for sign in name if not sign.isdigit())
 
 
 def bisect_boundary(accepts: Callable[[int], bool], good: int, bad: int) -> int:

@@ -79,7 +79,7 @@ def _describe_dim(dim: Dim, known: Mapping[str | None, Dim]) -> str:
     relation = dim.relation
     if dim.low == dim.high:
         return f"{dim.name} {dim.low}"
-    if relation is not None and relation.base in known:
+    if relation is not None and all(name in known for name in relation.bases):
         return str(relation) if dim.name == str(relation) else f"{dim.name}={relation}"
     step = f" step {relation.times}" if relation is not None and relation.times > 1 else ""
     return f"{dim.name} {dim.low}..{dim.high}{step}"
@@ -215,9 +215,7 @@ def _find_relation(
 def relation_fit(signature: Signature, name: str, relation: Relation) -> DimFit:
     """Return the fit of a dim that follows another."""
     places = [
-        spec.name
-        for spec in signature.inputs
-        if any(dim.name and dim.free.name == name for dim in spec.dims)
+        spec.name for spec in signature.inputs if any(dim.bases == (name,) for dim in spec.dims)
     ]
     where = ", ".join(places)
     return DimFit(
@@ -267,7 +265,7 @@ def range_fit(signature: Signature, dim: Dim, low: int, high: int) -> DimFit:
 
 def _dim_names(signature: Signature, dim: Dim) -> list[str]:
     """Return the inputs' dims that are this one or follow it."""
-    return [name for name, one in signature.dynamic_dims.items() if one.free.name == dim.name]
+    return [name for name, one in signature.dynamic_dims.items() if one.bases == (dim.name,)]
 
 
 def multiples_fit(

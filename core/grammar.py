@@ -1,15 +1,19 @@
 """The `--input` mini-language: `name:dtype[dim,dim,...]{low..high}`; an end may follow a dim.
 
 A dim is an int, a name (dynamic, unbounded), `name=min..max`, `name=min..opt..max`, a relation to
-another dim (`seq2=seq1`, `h=32*k`, `2*seq`, `n=seq+1`, `h=32*(k=1..8)`), or `_` (the sample's
-size). Values that never fall along the last axis are `{low..high ascending}`, those that never rise
-`{low..high descending}`. A sample or the checkpoint provides an omitted dtype or range.
+other dims (`seq2=seq1`, `h=32*k`, `2*seq`, `n=seq+1`, `total=past+seq`, `h=32*(k=1..8)`), or `_`
+(the sample's size). Values that never fall along the last axis are `{low..high ascending}`, those
+that never rise `{low..high descending}`. A sample or the checkpoint provides an omitted dtype or
+range.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,8 +27,10 @@ _INTEGER = re.compile(r"\d+")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.(?!\.)\d*|\d+|\.(?!\.)\d+)(?:[eE][-+]?\d+)?")
 _BARE_RANGE = re.compile(r"\d+ *\.\.[\d. ]*\d")
 _IMAGE_RANK = 4  # rank of a batch of images
+_SUMMAND = re.compile(r"\+ *(?:[1-9]\d* *\* *)?[A-Za-z]\w*")
 _MAX_SIZES = 3  # min..opt..max
 _RELATION_HINT = 'for example --input "x:float32[batch,3,h=32*(k=1..8)]" or "b:int64[seq2=seq1]"'
+_SUM_HINT = 'write the larger dim as the sum of others, as in "mask:int64[batch,total=past+seq]"'
 _BOUND_HINT = 'for example --input "ids:int64[batch,seq]{0..99}" or "edges:int64[2,m]{0..nodes-1}"'
 _INPUT_HINT = 'for example --input "x:float32[batch=1..8,3,224,224]"'
 
@@ -151,9 +157,10 @@ def _parse_named_dim(cursor: _Cursor) -> Dim | None:
         return None
     if cursor.take("="):
         return _parse_definition(cursor, name)
-    plus = _parse_offset(cursor)
-    if plus:
-        return _make_derived_dim(None, Relation(base=name, plus=plus), Dim.any_size(name))
+    others, plus = _parse_summands(cursor)
+    if others or plus:
+        relation = Relation(base=name, plus=plus, others=others)
+        return _make_derived_dim(None, relation, Dim.any_size(name))
     return Dim.any_size(name)
 
 
@@ -204,8 +211,22 @@ def _parse_relation(cursor: _Cursor, name: str | None, *, times: int, start: int
         cursor.need("=", "'=' and the range")
         dim = _parse_range(cursor, base)
         cursor.need(")", "')'")
-    relation = Relation(base=base, times=times, plus=_parse_offset(cursor), stated=inside)
+    others, plus = _parse_summands(cursor)
+    if inside and others:
+        raise cursor.fail("names of dims in a sum", at=start, hint=_SUM_HINT)
+    relation = Relation(base=base, times=times, plus=plus, stated=inside, others=others)
     return dim if name is None and relation.equal else _make_derived_dim(name, relation, dim)
+
+
+def _parse_summands(cursor: _Cursor) -> tuple[tuple[tuple[str, int], ...], int]:
+    """Parse more dims of a sum, and the number at its end: `+seq`, `+2*seq+1`, `-1`."""
+    others: list[tuple[str, int]] = []
+    while (found := cursor.match(_SUMMAND)) is not None:
+        factor, _, name = found[1:].replace(" ", "").rpartition("*")
+        others.append((name, int(factor or 1)))
+    if cursor.text.startswith("-", cursor.at) and _DIM_WORD.match(cursor.text[cursor.at + 1 :]):
+        raise cursor.fail("'+'", hint=_SUM_HINT)
+    return tuple(others), _parse_offset(cursor)
 
 
 def _parse_offset(cursor: _Cursor) -> int:
@@ -223,8 +244,8 @@ def _make_derived_dim(name: str | None, relation: Relation, base: Dim) -> Dim:
 
     Its least size is checked later, as the base's range may be elsewhere.
     """
-    sizes = (relation.size(size) for size in (base.low, base.opt, base.high))
-    low, opt, high = sizes
+    ends = (base.low, base.opt, base.high)
+    low, opt, high = (relation.size_at(dict.fromkeys(relation.bases, size)) for size in ends)
     return Dim(
         name=name or str(relation), low=low, opt=opt, high=high, bounded=base.bounded,
         relation=relation,
@@ -291,3 +312,53 @@ def _parse_bound(cursor: _Cursor, expected: str) -> tuple[float, Relation | None
     if name is None or name == "_":
         raise cursor.fail(expected, hint=_BOUND_HINT)
     return 0.0, Relation(base=name, plus=_parse_offset(cursor))
+
+
+_MIN_LETTERS = 3  # of a name: shorter ones are similar by chance
+
+
+def check_typos(dims: Iterable[Dim], known: Iterable[str]) -> None:
+    """Find misspelt names in dims as written, before ranges and relations are resolved.
+
+    Args:
+        dims: of all inputs.
+        known: names that a sample or the checkpoint gives.
+
+    Raises:
+        UsageError: a name that occurs once and has no range has the letters of another name, or one
+            more or less.
+    """
+    dims = list(dims)
+    bases = [dim.free for dim in dims if dim.relation is not None and not dim.is_sum]
+    bases += [Dim.any_size(name) for dim in dims if dim.is_sum for name in dim.bases]
+    plain = [dim for dim in dims if dim.relation is None and dim.name]
+    defined = {dim.name or "" for dim in dims if dim.relation is not None or dim.bounded}
+    count = Counter([*(dim.name or "" for dim in (*plain, *bases)), *known])
+    names = list(dict.fromkeys((*defined, *count)))
+    for dim in (*plain, *bases):
+        name = dim.name or ""
+        if count[name] > 1 or dim.bounded or name in defined:
+            continue
+        near = difflib.get_close_matches(name, [n for n in names if _is_typo(name, n)], n=1)
+        if near:
+            raise UsageError(
+                f"dim {name!r} occurs once and has no range: did you mean {near[0]!r}?",
+                hint=f"write {near[0]}, or give it a range, as {name}=1..8",
+            )
+
+
+def _is_typo(name: str, other: str) -> bool:
+    """Return whether the names differ by swapped letters, or by one letter added or removed.
+
+    A replaced letter or digit is usually intended: `q_len` and `k_len`, `seq1` and `seq`.
+    """
+    if min(len(name), len(other)) < _MIN_LETTERS or _letters_of(name) == _letters_of(other):
+        return False
+    short, long = sorted((name, other), key=len)
+    if len(short) == len(long):
+        return sorted(name) == sorted(other)
+    return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
+
+
+def _letters_of(name: str) -> str:
+    return "".join(sign for sign in name if not sign.isdigit())

@@ -9,20 +9,22 @@ from typing import Self
 class Precision(StrEnum):
     """The precision of an artifact's weights and computation.
 
-    INT8 and FP8 (E4M3) mean 8-bit weights and activations with static scales. INT4 means 4-bit
-    integer weights, one scale per block, and activations in floating point. Layers kept out of
-    these compute in FP32, or in what `--rest` says.
+    INT8 and FP8 (E4M3) mean 8-bit weights and activations with static scales. INT8_WEIGHTS and INT4
+    mean 8-bit and 4-bit integer weights, one scale per block or channel, and activations in
+    floating point. Layers kept out of these compute in FP32, or in what `--rest` says.
     """
 
     FP32 = "fp32"
     FP16 = "fp16"
     BF16 = "bf16"
     INT8 = "int8"
+    INT8_WEIGHTS = "int8-weights"
     FP8 = "fp8"
     INT4 = "int4"
 
 
-QUANTIZED = frozenset({Precision.INT8, Precision.FP8, Precision.INT4})  # by a quantizer, from data
+WEIGHTS_ONLY = frozenset({Precision.INT8_WEIGHTS, Precision.INT4})  # activations are floats
+QUANTIZED = frozenset({Precision.INT8, Precision.FP8, *WEIGHTS_ONLY})  # by a quantizer
 
 
 class Capture(StrEnum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DTYPES", "FLOATS", "UNBOUNDED", "Dim", "InputPattern", "InputSpec", "Relation", "RowOrder",
-    "Signature", "ValueRange", "default_opt", "merge_inputs",
+    "Signature", "ValueRange", "default_opt", "merge_inputs", "settle_inputs",
 ]  # fmt: skip
 
 DTYPES = (
@@ -144,7 +144,8 @@ class Signature:
     @property
     def free_dims(self) -> dict[str, Dim]:
         """The dims whose sizes may be chosen, by name; those with a relation follow from them."""
-        return {dim.free.name or "": dim.free for dim in self.dynamic_dims.values()}
+        single = (dim for dim in self.dynamic_dims.values() if not dim.is_sum)
+        return {dim.free.name or "": dim.free for dim in single}
 
     @property
     def opt_sizes(self) -> dict[str, int]:
@@ -176,22 +177,29 @@ class Signature:
         for name in names:
             if name not in known:
                 raise unknown_name_error("dim in --static:", name, list(known) or ["(none varies)"])
-            bases.add(known[name].free.name or "")
-        sizes = {n: dim.opt for n, dim in known.items() if (dim.free.name or "") in bases}
+            bases.update(known[name].bases)
+        sizes = {n: dim.opt for n, dim in known.items() if bases.issuperset(dim.bases)}
         return replace(
             self,
             inputs=tuple(
                 replace(
                     spec,
                     values=spec.values and spec.values.at(sizes),
-                    dims=tuple(
-                        Dim.of_size(dim.opt) if dim.name and dim.free.name in bases else dim
-                        for dim in spec.dims
-                    ),
+                    dims=tuple(self._fix_dim(dim, sizes) for dim in spec.dims),
                 )
                 for spec in self.inputs
             ),
         )
+
+    def _fix_dim(self, dim: Dim, sizes: Mapping[str, int]) -> Dim:
+        """Return the dim with these sizes of free dims fixed."""
+        fixed = [name for name in dim.bases if name in sizes]
+        if dim.relation is None or len(fixed) == len(dim.bases):
+            return Dim.of_size(dim.opt) if fixed else dim
+        if not fixed:
+            return dim
+        relation = dim.relation.fix(sizes)
+        return Dim.follow(dim.name or "", relation, *(self.free_dims[n] for n in relation.bases))
 
     def with_outputs(self, outputs: Iterable[str]) -> Signature:
         """Return the same inputs with eager's output names."""
@@ -272,15 +280,17 @@ def merge_inputs(patterns: Iterable[InputPattern], known: Mapping[str, InputSpec
         _merge_input(given[name], known.get(name)) if name in given else known[name]
         for name in order
     ]
-    dims = settle_dims([dim for spec in specs for dim in spec.dims])
-    parts = iter(dims)
-    return resolve_bounds(
-        Signature(
-            inputs=tuple(
-                replace(spec, dims=tuple(next(parts) for _ in spec.dims)) for spec in specs
-            )
-        )
-    )
+    return resolve_bounds(Signature(inputs=settle_inputs(specs)))
+
+
+def settle_inputs(specs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
+    """Return the inputs with the ranges of all dims that follow others.
+
+    Raises:
+        UsageError: a relation is circular, has an unknown dim, or leads to a size below 1.
+    """
+    dims = iter(settle_dims([dim for spec in specs for dim in spec.dims]))
+    return tuple(replace(spec, dims=tuple(next(dims) for _ in spec.dims)) for spec in specs)
 
 
 def _merge_input(pattern: InputPattern, known: InputSpec | None) -> InputSpec:
@@ -343,6 +353,8 @@ def _with_sample(dim: Dim, sample: Dim, pattern: InputPattern) -> Dim:
     """Take the sample's size for the opt of a dim without bounds."""
     if dim.relation is None:
         return replace(dim, opt=sample.opt, high=max(dim.high, sample.opt))
+    if dim.is_sum:  # the sample is checked when the dims of the sum are known
+        return dim
     size = dim.relation.base_of(sample.opt)
     if not size:
         raise _input_error(

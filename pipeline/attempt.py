@@ -166,7 +166,7 @@ def try_recipe(work: StepWork, recipe: Recipe, *, met: Sequence[ModelcError] = (
         eager=judged,
         judging=run.order.select_judging(step.wanted),
         progress=run.workspace.progress,
-        held_out=select_held_out(step.wanted.precision, run.samples),
+        held_out=select_held_out(step, run.samples),
         restrict=True,
         labelled=run.samples.labelled,
     )
@@ -330,7 +330,7 @@ def _add_quantizer_record(converted: Converted, source: Quantized) -> Converted:
 def make_job(work: StepWork, workplace: Path) -> Job:
     """Return the input of the step's converter."""
     step, parent, run, order = work.step, work.parent, work.run, work.run.order
-    references = (*run.eager.references, *select_held_out(step.wanted.precision, run.samples))
+    references = (*run.eager.references, *select_held_out(step, run.samples))
     feeds = (reference.feed for reference in references)
     # converters may rely on the values of these
     usual = (one for one in feeds if not one.beyond and one.kind not in (WIDE, NONFINITE))
@@ -369,7 +369,7 @@ def make_job(work: StepWork, workplace: Path) -> Job:
 def _write_samples(work: StepWork, workplace: Path) -> tuple[tuple[str, str], ...]:
     """Store the held-out samples with the artifact, so that any host can judge it again."""
     step, samples = work.step, work.run.samples
-    if not (held_out := select_held_out(step.wanted.precision, samples)):
+    if not (held_out := select_held_out(step, samples)):
         return ()
     name = f"{step.stem}.{step.target.NAME}.samples.npz"
     store_samples(held_out, workplace / name)

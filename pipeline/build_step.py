@@ -25,7 +25,7 @@ from ..checkpoints.user_code import shorten_path
 from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
-from ..core.kinds import QUANTIZED, Capture, Precision, ReasonCode
+from ..core.kinds import Capture, Precision, ReasonCode
 from ..core.records import REJECTED_FOLDER, Artifact, Attempt
 from ..core.signature import InputSpec
 from ..core.target_extensions import runtime_settings
@@ -144,7 +144,7 @@ def build_step(work: StepWork) -> StepResult:
         return StepResult(failure=failure, lasting=all(error.lasting for error in tried.errors))
     try:
         best, tradeoffs = choose_trial(trials), tuple[TradeOff, ...]()
-        if step.quantizers and run.order.has_accuracy_budget:
+        if step.quantizers and step.uses_samples and run.order.has_accuracy_budget:
             best, tradeoffs = balance_layers(work, best)
     except (ConversionError, RunnerError) as error:
         return StepResult(failure=step_failure(step, error, attempts), lasting=error.lasting)
@@ -357,7 +357,7 @@ def settle_trial(work: StepWork, trial: Trial) -> tuple[Artifact, Verdict]:
         eager=trial.judged,
         judging=run.order.select_judging(step.wanted),
         progress=run.workspace.progress,
-        held_out=select_held_out(step.wanted.precision, run.samples),
+        held_out=select_held_out(step, run.samples),
     )
     trial = trial.plus(measure_sensitivity(asked, trial.verdict))
     passed = trial.verdict.passed
@@ -389,7 +389,7 @@ def settle_trial(work: StepWork, trial: Trial) -> tuple[Artifact, Verdict]:
         places=size_feeds(trial.judged),
         rejected=not passed,
         tolerance=trial.verdict.tolerance,
-        calibration=run.samples.record if step.wanted.precision in QUANTIZED else None,
+        calibration=run.samples.record if step.uses_samples else None,
         coverage=trial.coverage,
         latency=trial.latency,
         accuracy=trial.accuracy,

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from ..checkpoints.eager_model import Eager
 from ..core.contract import Feed
 from ..core.dims import Dim, Relation, bisect_boundary, resolve_bounds
-from ..core.signature import Signature, ValueRange
+from ..core.signature import Signature, ValueRange, settle_inputs
 from ..validators.edge_case_feeds import find_batch_dim
 from .run_reference import preserve_state
 from .size_probe import SIZE_FACTOR, SizeProbe, Sizes, find_start
@@ -312,7 +312,7 @@ def _exclude_point(probe: SizeProbe, box: Box, start: Sizes, rejected: Sizes) ->
         n for n in apart
         if probe.accepts(_resize_point(box, start, {**rejected, n: start[n]}))
     ]  # fmt: skip
-    distance = {n: abs(math.log(rejected[n] / box[n].start)) for n in apart}
+    distance = {n: abs(math.log(max(rejected[n], 0.5) / box[n].start)) for n in apart}
     batch = find_batch_dim(probe.signature)
     rows = batch.name if batch is not None else None
     choice = alone or [n for n in cured if n != rows] or cured or apart
@@ -335,21 +335,21 @@ def _apply_box(signature: Signature, box: Box) -> Signature:
     chosen = {name: _as_dim(name, side, box, names) for name, side in box.items()}
 
     def with_bounds(dim: Dim) -> Dim:
-        root = chosen.get(dim.free.name or "") if dim.dynamic else None
+        root = chosen.get(dim.bases[0]) if dim.dynamic and not dim.is_sum else None
         if root is None or dim.relation is None:
             return root or dim
         return _dependent_dim(dim.name or "", dim.relation, root)
 
     fixed = {name: dim.opt for name, dim in chosen.items() if not dim.dynamic}
-    inputs = (
+    inputs = [
         replace(
             spec,
             values=spec.values and spec.values.at(fixed),
             dims=tuple(map(with_bounds, spec.dims)),
         )
         for spec in signature.inputs
-    )
-    return resolve_bounds(replace(signature, inputs=tuple(inputs)))
+    ]
+    return resolve_bounds(replace(signature, inputs=settle_inputs(inputs)))
 
 
 def _as_dim(name: str, side: _DimRange, box: Box, names: Collection[str | None]) -> Dim:

@@ -12,10 +12,9 @@ from ..checkpoints.loaded_module import LoadedModule, merge_known_inputs
 from ..checkpoints.sample_inputs import infer_specs
 from ..checkpoints.weight_loading import find_nonfinite_weights
 from ..core.contract import Array, Feed, Outputs
-from ..core.dims import check_typos
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ..core.findings import SIZED, PipelineComparison
-from ..core.grammar import parse_input
+from ..core.grammar import check_typos, parse_input
 from ..core.kinds import SkippedCheck
 from ..core.manifest import FeedPlan
 from ..core.postprocess import Postprocess
@@ -275,7 +274,7 @@ def _make_feed_plan(samples: UserSamples | None, judging: Judging) -> FeedPlan:
 
 
 def _value_warnings(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
-    """Warn about integer inputs whose values are unknown, or known only from a sample."""
+    """Warn about integer inputs whose values are unknown, fixed, or known only from a sample."""
     unknown = find_unranged(signature, samples)
     sampled = [name for name in find_unranged(signature, None) if name not in unknown]
     return (
@@ -287,6 +286,11 @@ def _value_warnings(signature: Signature, samples: Mapping[str, Array] | None) -
             f"{name} is verified on values as in the sample only: state its range, as in "
             f"--input '{name}{{0..999}}'"
             for name in sampled
+        ),
+        *(
+            f"{spec.name} is verified at 1 value only: state more, as --input '{spec.name}{{0..9}}'"
+            for spec in signature.inputs
+            if spec.name == "position_ids" and spec.values and spec.values.low == spec.values.high
         ),
     )
 

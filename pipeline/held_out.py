@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from ..calibration.feed_form import FeedForm
 from ..core.contract import Array, Feed
 from ..core.errors import CheckpointError, first_line
-from ..core.kinds import QUANTIZED, Precision
 from ..core.records import Artifact, CalibrationRecord
 from ..core.signature import Signature
 from ..core.untrusted_files import read_npz
@@ -28,6 +27,7 @@ from .eager_reference import EagerReference
 from .run_progress import Progress
 
 if TYPE_CHECKING:
+    from .plan import Step
     from .run_context import RunSamples
 
 
@@ -199,6 +199,6 @@ def load_samples(artifact: Artifact, folder: Path) -> tuple[Feed, ...]:
     return tuple(feeds[number] for number in sorted(feeds))
 
 
-def select_held_out(precision: Precision, samples: RunSamples) -> tuple[ReferenceOutputs, ...]:
-    """Return the held-out samples for INT8, and nothing for other precisions."""
-    return samples.held_out if precision in QUANTIZED else ()
+def select_held_out(step: Step, samples: RunSamples) -> tuple[ReferenceOutputs, ...]:
+    """Return the held-out samples for a step that uses samples, and nothing for others."""
+    return samples.held_out if step.uses_samples else ()

@@ -123,7 +123,8 @@ def choose_precision(options: ArtifactOptions, *, rest: bool = False) -> Precisi
     """
     flags = {
         Precision.FP16: options.fp16, Precision.BF16: options.bf16, Precision.INT8: options.int8,
-        Precision.FP8: options.fp8, Precision.INT4: options.int4,
+        Precision.FP8: options.fp8, Precision.INT8_WEIGHTS: options.int8_weights,
+        Precision.INT4: options.int4,
     }  # fmt: skip
     asked = [precision for precision, given in flags.items() if given]
     quantized = [precision for precision in asked if precision in QUANTIZED]
@@ -177,8 +178,7 @@ def make_lowering(given: Given) -> Lowering:
     lowering = Lowering(**field_values(specs_of(LoweringOptions), given))
     needing = {
         "calib-samples": choice.calib_samples, "calib-select": choice.calib_select,
-        "calib-seed": choice.calib_seed, "calib-method": lowering.method,
-        "preprocess": choice.preprocess,
+        "calib-seed": choice.calib_seed, "preprocess": choice.preprocess,
     }  # fmt: skip
     _check_needed("calib", choice.calib, needing)
     if choice.calib is None:

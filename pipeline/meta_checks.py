@@ -215,5 +215,4 @@ def _holds(dim: Dim, size: int) -> bool:
         return dim.opt == size
     if not dim.bounded:
         return True
-    free = size if dim.relation is None else dim.relation.base_of(size)
-    return dim.low <= size <= dim.high and free is not None
+    return dim.low <= size <= dim.high and (dim.is_sum or dim.free_size(size) is not None)

@@ -12,7 +12,7 @@ from ..core.dims import Dim, bisect_boundary, resolve_bounds
 from ..core.domain import Domain
 from ..core.errors import CheckpointError, ModelcError, RunnerError
 from ..core.findings import SIZED
-from ..core.signature import InputSpec, Signature
+from ..core.signature import InputSpec, Signature, settle_inputs
 from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import FeedDrawer
 from ..validators.output_pairs import is_close
@@ -52,20 +52,15 @@ class SizeInterval:
 
     def narrow(self, signature: Signature) -> Signature:
         """Return the signature with the dim, and the dims that follow it, within this interval."""
-        return resolve_bounds(
-            replace(
-                signature,
-                inputs=tuple(
-                    replace(spec, dims=tuple(map(self._narrow_dim, spec.dims)))
-                    for spec in signature.inputs
-                ),
-            )
-        )
+        inputs = [
+            replace(spec, dims=tuple(map(self._narrow_dim, spec.dims))) for spec in signature.inputs
+        ]
+        return resolve_bounds(replace(signature, inputs=settle_inputs(inputs)))
 
     def _narrow_dim(self, dim: Dim) -> Dim:
+        if not dim.dynamic or dim.bases != (self.dim,):
+            return dim  # a sum follows from the dims of the others
         free = dim.free
-        if not dim.dynamic or free.name != self.dim:
-            return dim
         opt = min(max(free.opt, self.low), self.high)
         free = replace(free, low=self.low, opt=opt, high=self.high)
         return free if dim.relation is None else Dim.follow(dim.name or "", dim.relation, free)

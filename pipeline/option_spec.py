@@ -23,6 +23,7 @@ class Commands:
 
     EXPORT = frozenset({"export"})
     TRT = frozenset({"build-trt"})
+    OV = frozenset({"build-ov"})
     VALIDATE = frozenset({"validate"})
     DEBUG = frozenset({"debug"})
     RUN = frozenset({"run"})
@@ -34,7 +35,7 @@ class Commands:
     REPORT = frozenset({"report"})
     BENCHMARK = frozenset({"bench"})
     PACK = frozenset({"pack"})
-    MAKING = EXPORT | TRT | {"build-ov"}
+    MAKING = EXPORT | TRT | OV
     JUDGING = MAKING | VALIDATE
     EAGER = JUDGING | DEBUG  # those that open a checkpoint
     LOADING = EAGER | INSPECT | BENCHMARK  # those that build its module

@@ -134,9 +134,12 @@ class ArtifactOptions:
     fp8: bool = switch(
         "fp8", "8-bit floating point, for TensorRT; requires --calib.", Panel.PRECISION,
         commands=On.EXPORT | On.TRT, key=False)
+    int8_weights: bool = switch(
+        "int8-weights", "8-bit integer weights and float activations, without data.",
+        Panel.PRECISION, commands=On.EXPORT | On.OV, key=False)
     int4: bool = switch(
-        "int4", "4-bit integer weights, for TensorRT; requires --calib.", Panel.PRECISION,
-        commands=On.EXPORT | On.TRT, key=False)
+        "int4", "4-bit integer weights and float activations, without data; for TensorRT requires "
+        "--calib.", Panel.PRECISION, commands=On.MAKING, key=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,6 +320,11 @@ class LoweringOptions:
         "mixed, performance (nncf) ...; default: that of each quantizer. Quantizers without it are "
         "skipped.",
         commands=On.MAKING, partial=True, metavar="METHOD")
+    group_size: int | None = option(
+        None, "group-size",
+        "Weights with one scale, a power of 2; default 32 (--int4), 128 (--int8-weights in ONNX).",
+        Panel.PRECISION, commands=On.EXPORT | On.OV, kind=_W, least=16, most=256, partial=True,
+        metavar="N")
     half_io: bool = switch(
         "half-io", "With --fp16 or --bf16, or for TensorRT with --int8, convert inputs and outputs "
         "too.", Panel.PRECISION, commands=On.EXPORT | On.TRT, partial=True)

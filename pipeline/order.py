@@ -26,6 +26,7 @@ from .option_table import (
 )
 from .option_values import check_branch, parse_precision
 
+GROUP_SIZES = (16, 32, 64, 128, 256)  # of weights with one scale
 MAX_TRIALS = 32  # of accuracy-aware INT8, unless --max-trials says otherwise
 
 
@@ -178,6 +179,13 @@ class Lowering(LoweringOptions):
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        if self.group_size is not None and self.group_size not in GROUP_SIZES:
+            raise UsageError(
+                f"--group-size must be a power of 2 from 16 to 256, not {self.group_size}",
+                hint=Hint("for example ", Option("group-size", "64")),
+                option="group-size",
+                code=ErrorCode.INVALID_VALUE,
+            )
 
     def summary(self) -> dict[str, str]:
         """What the manifest keeps of it; what was not asked for is empty."""

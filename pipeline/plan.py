@@ -12,8 +12,7 @@ from ..core.contract import EAGER, Deferred, Lowered, Quantizer, Readiness, Targ
 from ..core.errors import ErrorCode, Hint, MissingError, Option, UsageError, encodable
 from ..core.grammar import parse_input
 from ..core.kinds import QUANTIZED, Capture, Precision
-from ..core.manifest import Failure, Manifest, Pending
-from ..core.records import REJECTED_FOLDER
+from ..core.manifest import Failure, Pending
 from ..core.target_extensions import FloatEnds, RestLowered
 from .order import Order, Wanted
 
@@ -59,6 +58,14 @@ class Step:
     def name(self) -> str:
         """Name of the artifact."""
         return f"{self.wanted.name}-{self.variant}" if self.variant else self.wanted.name
+
+    @property
+    def uses_samples(self) -> bool:
+        """Whether one of its quantizers, or that of what it is made from, needs samples."""
+        way = self.target.NAME, self.wanted.precision
+        if self.quantizers:
+            return any(way not in one.DATA_FREE for one in self.quantizers)
+        return self.wanted.precision in QUANTIZED
 
     @property
     def is_derived(self) -> bool:
@@ -196,7 +203,8 @@ class _Planner:
         able = quantizers_for(target.NAME, wanted.precision)
         if not able:
             return ()
-        if self.order.lowering.calibration is None:
+        way = target.NAME, wanted.precision
+        if self.order.lowering.calibration is None and not all(way in q.DATA_FREE for q in able):
             raise UsageError(
                 f"{wanted.name} requires calibration data",
                 hint=Hint("give real samples: ", Option("calib", "DIR"), ", or ",
@@ -211,7 +219,9 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     """Raise UsageError if a precision option has no effect."""
     lowering = order.lowering
     quantizes = any(step.quantizers for step in steps)
-    searches = quantizes and order.has_accuracy_budget
+    calibrates = any(step.quantizers and step.uses_samples for step in steps)
+    groups = any(step.quantizers and not step.uses_samples for step in steps)
+    searches = calibrates and order.has_accuracy_budget
     halves = {Precision.FP16, Precision.BF16} - {order.parent_precision}  # that is not converted
     half_steps = [s for s in steps if s.wanted.precision in halves]
     quantized = [step for step in steps if step.wanted.precision in QUANTIZED]
@@ -225,12 +235,15 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
     instead = f" in place of --{half_steps[0].wanted.precision}" if half_steps else ""
     no_int8 = f"no artifact is quantized: give --int8{instead}"
     no_rest = "no artifact is quantized for TensorRT: add --int8"
+    no_data = f"no artifact is calibrated: give --int8{instead}" if groups else no_int8
+    no_group = "no artifact has weights in groups: add --to onnx:int4"
     if quantized and not quantizes:
         no_rest = "the quantized model is built as it is: give the one before its rest was lowered"
     asked = {
-        "--calib": (lowering.calibration, quantizes, no_int8),
+        "--calib": (lowering.calibration, calibrates, no_data),
         "--quantizer": (lowering.quantizer, quantizes, no_int8),
         "--calib-method": (lowering.method, quantizes, no_int8),
+        "--group-size": (lowering.group_size, groups, no_group),
         "--rest": (lowering.rest, rests, no_rest),
         "--half-io": (lowering.half_io, ends, no_ends),
         "--max-trials": (lowering.max_trials, searches, "no search: add --int8 and --min-sqnr"),
@@ -369,20 +382,6 @@ def why_pending(target: Target) -> Readiness | None:
             f"{target.NAME}: {readiness.reason}", hint=readiness.mend, code=ErrorCode.NOT_INSTALLED
         )
     return readiness
-
-
-def make_skipped_failure(step: Step, manifest: Manifest) -> Failure:
-    """Return the failure record of a step whose parent is missing, with its parent's exit code."""
-    codes = [f.exit_code for f in manifest.failures if f.step == step.parent]
-    verdict = manifest.verdict_of(f"{REJECTED_FOLDER}/{step.parent}")
-    code = codes[0] if codes else (1 if verdict is None else verdict.exit_code)
-    return Failure(
-        step=step.name,
-        message=f"skipped: its parent {step.parent} failed or was rejected",
-        hint=f"see the verdict of {step.parent}",
-        exit_code=code,
-        orphan_of=step.parent or "",
-    )
 
 
 def step_failure(step: Step, error: ModelcError, attempts: list[Attempt]) -> Failure:

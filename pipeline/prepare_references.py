@@ -73,7 +73,7 @@ def store_references(work: StepWork) -> tuple[FileRecord, ...]:
         for one in eager.references:
             if id(one) not in known:
                 writer.add_feed(one)
-        held_out = select_held_out(step.wanted.precision, run.samples)
+        held_out = select_held_out(step, run.samples)
         for one in held_out:
             writer.add_answer(one.feed.arrays, RUN, one.outputs)
         index = _AnswerCollector(work=work, eager=eager, writer=writer).collect(

@@ -35,8 +35,8 @@ from ..core.grammar import parse_input
 from ..core.kinds import QUANTIZED, Precision
 from ..core.records import UNKNOWN_DTYPE, Coverage, record_of, sha256_of
 from ..core.signature import Signature, merge_inputs
-from ..validators.feed_values import check_samples, distribution_of, make_generator
-from ..validators.feeds import SAMPLE, draw_feeds
+from ..validators.feed_values import check_samples, make_generator
+from ..validators.feeds import SAMPLE, FeedDrawer, draw_feeds
 from .cache.environment import describe_machine, packages
 from .cache.file_digests import FileDigests, digest_of_code
 from .cache.result_store import ResultStore
@@ -159,8 +159,8 @@ def _sample_drawer(signature: Signature, seed: int, sample: Feed | None) -> Call
 
     Values are distributed as in validation feeds. Masks are padded.
     """
-    known = sample or {}
-    values = {spec.name: distribution_of(spec, known.get(spec.name)) for spec in signature.inputs}
+    drawer, sizes = FeedDrawer.of(signature, seed, sample), signature.opt_sizes
+    values = {spec.name: drawer.values_at(spec, sizes) for spec in signature.inputs}
     form = FeedForm.of(signature)
 
     def draw(index: int) -> Feed:
@@ -192,10 +192,11 @@ class QuantizationTask:
     consumer: str
     parent: Path
     signature: Signature
-    calibration: CalibrationFeeds
+    calibration: CalibrationFeeds | None
     precision: Precision = Precision.INT8
     method: str | None = None
     keep: tuple[str, ...] = ()
+    group_size: int | None = None
     others: tuple[str, ...] = ()
     memory: MutableMapping[tuple[Hashable, ...], Any] = field(default_factory=dict)
 
@@ -227,6 +228,7 @@ def quantize_parent(
                     precision=work.precision,
                     method=work.method,
                     keep=work.keep,
+                    group_size=work.group_size,
                     others=work.others,
                     memory=work.memory,
                     advance=lambda done, total: progress.advance(title, done, total),
@@ -291,7 +293,8 @@ def quantization_key(work: QuantizationTask) -> str:
         str(work.precision),
         str(work.method),
         *sorted(work.keep),
-        work.calibration.record.digest,
+        str(work.group_size),
+        "" if work.calibration is None else work.calibration.record.digest,
     ]
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
 
@@ -338,7 +341,9 @@ class CalibrationCache:
 def make_quantization(work: StepWork, recipe: Recipe) -> QuantizationTask:
     """Build the quantization task of the step from the recipe's quantizer."""
     step, parent, run = work.step, work.parent, work.run
-    if recipe.quantizer is None or parent.path is None or run.samples.calibration is None:
+    calibration = run.samples.calibration if step.uses_samples else None
+    unfed = step.uses_samples and calibration is None
+    if recipe.quantizer is None or parent.path is None or unfed:
         raise RuntimeError(f"{step.name} is to be quantized without a parent or without samples")
     lowering = run.order.lowering
     patterns = match_nodes(parent.path, lowering.keep) if lowering.keep else ()
@@ -347,10 +352,11 @@ def make_quantization(work: StepWork, recipe: Recipe) -> QuantizationTask:
         consumer=step.target.NAME,
         parent=parent.path,
         signature=run.eager.signature,
-        calibration=run.samples.calibration,
+        calibration=calibration,
         precision=step.wanted.precision,
         method=lowering.method,
         keep=tuple(dict.fromkeys((*patterns, *recipe.kept))),
+        group_size=lowering.group_size,
         others=_find_other_consumers(step, recipe.quantizer, run.memory.quantizes),
         memory=run.memory.calibrations,
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.manifest import Failure, Manifest
-from ..core.records import Checkpoint, Dependencies
+from ..core.records import REJECTED_FOLDER, Checkpoint, Dependencies
 from .cache.dependencies import (
     ReadTracker,
     collect_imported_dependencies,
@@ -102,3 +102,17 @@ def add_dependencies(manifest: Manifest, tracker: ReadTracker | None) -> Manifes
     """Add the dependencies read so far to the manifest."""
     needs = collect_imported_dependencies(Path.cwd()) if tracker is None else tracker.needs()
     return replace(manifest, needs=merge_dependencies(manifest.needs, needs))
+
+
+def make_skipped_failure(step: Step, manifest: Manifest) -> Failure:
+    """Return the failure record of a step whose parent is missing, with its parent's exit code."""
+    codes = [f.exit_code for f in manifest.failures if f.step == step.parent]
+    verdict = manifest.verdict_of(f"{REJECTED_FOLDER}/{step.parent}")
+    code = codes[0] if codes else (1 if verdict is None else verdict.exit_code)
+    return Failure(
+        step=step.name,
+        message=f"skipped: its parent {step.parent} failed or was rejected",
+        hint=f"see the verdict of {step.parent}",
+        exit_code=code,
+        orphan_of=step.parent or "",
+    )

@@ -32,7 +32,7 @@ from .order import Order
 from .other_capture import build_from_other_capture
 from .output_folder import OutputFolder, open_folder
 from .pending_step import BuiltKeeper, prepare_pending
-from .plan import Step, make_plan, make_skipped_failure
+from .plan import Step, make_plan
 from .provenance.seals import capture_method
 from .python_pipeline import compare_pipeline, load_pipeline
 from .quantization import CalibrationCache, prepare_calibration
@@ -41,6 +41,7 @@ from .resume import (
     add_dependencies,
     drop_stale_keys,
     list_remaining_steps,
+    make_skipped_failure,
     open_tracker,
     resume_manifest,
 )
@@ -259,7 +260,7 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
         eager=context.eager,
         progress=context.workspace.progress,
         folder=context.workspace.folder.path,
-        held_out=select_held_out(step.wanted.precision, context.samples),
+        held_out=select_held_out(step, context.samples),
         written=context.order.custom_ops,
     )
     return add_guilty_layer(now, f"{REJECTED_FOLDER}/{step.name}", step.target, rejection)

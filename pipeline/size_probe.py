@@ -135,10 +135,11 @@ class SizeProbe:
 def find_start(probe: SizeProbe, loose: Sequence[str], *, sampled: bool) -> Sizes | None:
     """Return sizes at which eager runs: those of the sample, or the first that it accepts."""
     dims, opt = probe.signature.free_dims, probe.signature.opt_sizes
-    unknown = [name for name in loose if (dims[name].low, dims[name].opt) == UNBOUNDED[:2]]
+    sides = {name: dims[name] for name in loose}
+    unknown = [name for name, one in sides.items() if (one.low, one.opt, one.high) == UNBOUNDED]
     if sampled or not unknown:
         return opt if probe.accepts(opt) else None
-    firsts = [spec.dims[0].free.name for spec in probe.signature.inputs if spec.dims]
+    firsts = [name for s in probe.signature.inputs if s.dims for name in s.dims[0].bases]
     batch = find_batch_dim(probe.signature)
     for rows in ([*firsts], [None if batch is None else batch.name], []):
         counted = [name for name in unknown if name in rows]

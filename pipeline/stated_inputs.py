@@ -9,9 +9,9 @@ from typing import Protocol
 
 from ..checkpoints.factory import import_object
 from ..core.contract import Feed
-from ..core.dims import bisect_boundary, check_typos
+from ..core.dims import bisect_boundary
 from ..core.errors import ErrorCode, UsageError, unknown_name_error
-from ..core.grammar import parse_input
+from ..core.grammar import check_typos, parse_input
 from ..core.signature import FLOATS, InputSpec, Signature
 from .order import Source
 
@@ -120,7 +120,7 @@ def check_input_specs(source: Source) -> None:
         return
     dims = [dim for pattern in patterns for dim in pattern.dims or () if dim is not None]
     check_typos(dims, ())
-    names = [name for dim in dims if dim.dynamic for name in (dim.free.name, dim.name) if name]
+    names = [name for dim in dims if dim.dynamic for name in (*dim.bases, dim.name) if name]
     for name in source.static:
         if name not in names and difflib.get_close_matches(name, names, n=1):
             raise unknown_name_error("dim in --static:", name, names)

@@ -218,9 +218,13 @@ class _RangeSearch:
     def _find_followed_dim(self, opt: Mapping[str, int], high: int) -> Relation | None:
         """Find the dim that the largest value follows one to one, tested at its ends."""
         for name, dim in self._signature.dynamic_dims.items():
-            free = dim.free
             relation = Relation(base=name, plus=high - dim.opt)
-            ends = [{**opt, free.name or "": size} for size in {free.low, free.high} - {free.opt}]
+            bases = (self._signature.free_dims[base] for base in dim.bases)
+            ends = [
+                {**opt, base.name or "": size}
+                for base in bases
+                for size in {base.low, base.high} - {base.opt}
+            ]
             if ends and all(self._ends_at(at, relation.size(dim.size(at))) for at in ends):
                 return relation
         return None

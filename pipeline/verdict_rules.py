@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from ..checkpoints.eager_probes import DiscreteOrigin
 from ..core.compile_records import COMPILED
-from ..core.contract import Weighted
 from ..core.findings import SIZED
-from ..core.kinds import Precision, ReasonCode, SkippedCheck
+from ..core.kinds import QUANTIZED, WEIGHTS_ONLY, Precision, ReasonCode, SkippedCheck
 from ..core.postprocess import BOXES, CLASS_IDS, COUNT, SCORES
 from ..core.records import Artifact
 from ..core.target_extensions import (
+    Carrying,
     DefaultChecked,
     DefaultOutputs,
     HostVersioned,
@@ -27,9 +28,11 @@ from ..core.target_extensions import (
     list_host_changes,
 )
 from ..core.verdict import DefaultRun, Reason, State, Verdict
+from ..core.weights import IntegerWeighted, Weighted
 from ..validators.feeds import SAMPLE
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ..validators.model_identity import find_altered_weights
+from ..validators.rounded_weights import find_misrounded_weights
 from ..validators.ruling import Judgment, Ruling
 from ..validators.tolerance import TOLERANCES
 from .accuracy_gate import check_accuracy
@@ -39,7 +42,8 @@ from .extra_sizes import find_rounding_origins, run_sweep
 from .fault_sensitivity import plant_faults
 from .float64_reference import add_float64, note_missing_float64
 from .held_out import note_held_out
-from .judge_case import JudgeRequest
+from .judge_case import Candidate, JudgeRequest
+from .provenance.seals import QUANTIZER_KEY
 from .reply_evidence import Evidence, JudgedEvidence, beyond_feeds, reply_to
 from .restrict_values import restrict_inputs, restrict_values
 from .rounding_ties import apply_second_looks, mark_undecided_replies
@@ -147,19 +151,30 @@ def _note_held_out(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     )
 
 
+def _is_rounded_by_us(candidate: Candidate) -> bool:
+    """Whether one of modelc's quantizers rounded the weights to nearest; other methods differ."""
+    target = candidate.target
+    if not isinstance(target, IntegerWeighted) or not isinstance(target, Carrying):
+        return False
+    return QUANTIZER_KEY in target.read_metadata(candidate.path)
+
+
 def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
-    """Reject an FP32 artifact that holds a weight with some elements altered."""
+    """Reject an artifact that holds a weight with some elements altered beyond its rounding."""
     candidate, model = request.candidate, request.eager.model
-    if candidate.precision is not Precision.FP32 or not isinstance(candidate.target, Weighted):
+    faults: tuple[str, ...] = ()
+    exact = candidate.precision is Precision.FP32 and isinstance(candidate.target, Weighted)
+    rounds = candidate.precision in WEIGHTS_ONLY and _is_rounded_by_us(candidate)
+    if not (exact or rounds) or request.eager.skip(SkippedCheck.WEIGHTS):
         return Ruling()
-    if request.eager.skip(SkippedCheck.WEIGHTS):
-        return Ruling()
-    feed = request.eager.references[0].feed.arrays
-    faults = find_altered_weights(
-        model.weights(),
-        candidate.target.weights(candidate.path),
-        computed=lambda test: model.computes(feed, test),
-    )
+    target, feed = candidate.target, request.eager.references[0].feed.arrays
+    computed = partial(model.computes, feed)
+    if exact and isinstance(target, Weighted):
+        constants = target.weights(candidate.path)
+        faults = find_altered_weights(model.weights(), constants, computed=computed)
+    elif isinstance(target, IntegerWeighted):
+        rounded = target.integer_weights(candidate.path)
+        faults = find_misrounded_weights(model.weights(), rounded, computed=computed)
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return Ruling.fault(ReasonCode.WEIGHT_ALTERED, *[f"{faults[0]}{more}"] if faults else [])
 
@@ -202,7 +217,12 @@ def _note_host(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
 
 
 # By whose limits a runtime's own precision is judged: TF32 has as many digits as FP16.
-_PRECISION_OF_LIMITS = {"bf16": Precision.BF16, "fp16": Precision.FP16, "tf32": Precision.FP16}
+_PRECISION_OF_LIMITS = {
+    "bf16": Precision.BF16,
+    "fp16": Precision.FP16,
+    "tf32": Precision.FP16,
+    "int8": Precision.INT8,
+}
 _MAX_DEFAULT_FEEDS = 8  # feeds: the figure is of roundoff, which differs little between them
 _LOWER_PRECISION_DB = 1.0  # dB below the SQNR as judged; a smaller loss gets no note
 
@@ -225,6 +245,8 @@ def _run_by_default(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
         replies = [reply_to(runner, one) for one in counted]
         inputs = runner.inputs
     limits = TOLERANCES[_PRECISION_OF_LIMITS[opened.compute]]
+    if candidate.precision in QUANTIZED:  # whose own noise may be larger
+        limits = min(limits, verdict.tolerance, key=lambda one: one.min_sqnr)
     found = judge(
         artifact=verdict.artifact,
         references=counted,

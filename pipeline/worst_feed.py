@@ -43,6 +43,7 @@ _UNIT_ROUNDOFF: Mapping[Precision, float] = {
     Precision.FP16: 2.0**-11,
     Precision.BF16: 2.0**-8,
     Precision.INT8: 2.0**-8,
+    Precision.INT8_WEIGHTS: 2.0**-24,
     Precision.FP8: 2.0**-4,
     Precision.INT4: 2.0**-8,  # its activations are BF16 at worst
 }

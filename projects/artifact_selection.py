@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ..converters.quantizers.quantizer_registry import needs_no_samples
 from ..converters.registry import TARGETS, target_named
 from ..core.contract import EAGER, Target
 from ..core.errors import ErrorCode, UsageError
@@ -135,6 +136,11 @@ def _drop_useless_options(order: Order) -> Order:
     if QUANTIZED.isdisjoint(lowers):
         kept = lowering.keep if lowers else ()
         lowering = Lowering(keep=kept, half_io=lowering.half_io)
+    free = [needs_no_samples(one.target, one.precision) for one in order.wanted]
+    if not any(free):
+        lowering = replace(lowering, group_size=None)
+    if all(free):
+        lowering = replace(lowering, calibration=None, max_trials=None)
     keep_ends = {target.NAME for target in TARGETS if isinstance(target, FloatEnds)}
     if not {w.precision for w in order.wanted if w.target not in keep_ends} & {
         Precision.FP16,

@@ -145,6 +145,7 @@ MARGIN_DB: Mapping[Precision, float] = {
     Precision.FP16: 3.0,
     Precision.BF16: 3.0,
     Precision.INT8: 1.0,
+    Precision.INT8_WEIGHTS: 1.0,
     Precision.FP8: 1.0,
     Precision.INT4: 1.0,
 }

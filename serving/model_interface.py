@@ -53,7 +53,7 @@ def batch_dim(signature: Signature) -> Dim | None:
     if dim is None or not dim.dynamic or dim.relation is not None or dim.low > 1:
         return None
     same = all(one is not None and one.name == dim.name for one in first)
-    elsewhere = [one.free.name for spec in signature.inputs for one in spec.dims[1:] if one.name]
+    elsewhere = [n for spec in signature.inputs for one in spec.dims[1:] for n in one.bases]
     return dim if same and dim.name not in elsewhere else None
 
 

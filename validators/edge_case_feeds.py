@@ -35,8 +35,8 @@ def draw_edge_case_feeds(
     `-2`, `-3` and `-7`, the other dims at a prime below their opt. Rows: `repeated`. Values, with
     one or two rows: `zeros`, `constant`, `small`, `large`, `lowest`, `highest`, `signs`, `one-hot`,
     `mask-left`, `mask-holes`, `mask-one`, `mask-empty`; `max-highest` has one row of the largest
-    sizes with integers at their highest, where sums are largest. Feeds that repeat the sizes or
-    values of another feed are omitted.
+    sizes with integers at their highest, where sums are largest; `mask-left-new` is a decoder's
+    padded prompt. Feeds that repeat the sizes or values of another feed are omitted.
 
     Raises:
         UsageError: the samples do not fit the signature.
@@ -46,6 +46,7 @@ def draw_edge_case_feeds(
         *_draw_sized(drawer),
         *_draw_repeated(drawer),
         *_draw_edge_values(drawer),
+        *_draw_padded(drawer),
         *_draw_largest_sums(drawer),
     )
 
@@ -216,13 +217,13 @@ def _draw_repeated(drawer: FeedDrawer) -> Iterator[NamedFeed]:
     if batch is None or batch.name is None or batch.high < 2:  # noqa: PLR2004 - one row
         return
     firsts = (spec.dims[0].relation for spec in drawer.signature.inputs if spec.dims)
-    if any(one and one.base == batch.name and not one.equal for one in firsts):
+    if any(one and batch.name in one.bases and not one.equal for one in firsts):
         return  # an input with a multiple of the batch's rows does not repeat with them
     rows = min(batch.high, max(batch.low, BATCHES[2]))
     base = drawer.feed(OPT, {**_short_sizes(drawer.signature, batch), batch.name: rows})
     arrays = {
         spec.name: np.repeat(base.arrays[spec.name][:1], rows, axis=0)
-        if spec.dims and spec.dims[0].dynamic and spec.dims[0].free == batch
+        if spec.dims and spec.dims[0].dynamic and spec.dims[0].bases == (batch.name,)
         else base.arrays[spec.name]
         for spec in drawer.signature.inputs
     }
@@ -252,13 +253,32 @@ def _draw_edge_values(drawer: FeedDrawer) -> Iterator[NamedFeed]:
             yield feed
 
 
+def _draw_padded(drawer: FeedDrawer) -> Iterator[NamedFeed]:
+    """Yield a feed with padding in what is new of a sum, where what comes before may be empty.
+
+    It is the prompt of a decoder, in which only the first row is padded.
+    """
+    low, batch = drawer.signature.low_sizes, find_batch_dim(drawer.signature)
+    short = _short_sizes(drawer.signature, batch)
+    for spec in drawer.signature.inputs:
+        relation = spec.dims[-1].relation if spec.dims else None
+        if relation is None or not relation.others or low[relation.base] or len(spec.dims) == 1:
+            continue
+        sizes = {**short, relation.base: 0}
+        if drawer.values_at(spec, sizes).padding is not None:
+            feed = drawer.feed("mask-left-new", sizes, "mask")
+            mask = feed.arrays[spec.name]
+            mask[0, ..., : mask.shape[-1] // 2] = 0
+            yield replace(feed, beyond=True)
+
+
 def draw_few_rows(drawer: FeedDrawer) -> NamedFeed:
     """Draw `opt` with one or two rows, for feeds that test values."""
     sizes = {name: dim.opt for name, dim in drawer.signature.free_dims.items()}
     batch = find_batch_dim(drawer.signature)
     if batch is not None and batch.name:
         row = sum(
-            math.prod(dim.opt for dim in spec.dims if not dim.name or dim.free != batch)
+            math.prod(dim.opt for dim in spec.dims if batch.name not in dim.bases)
             for spec in drawer.signature.inputs
         )
         rows = 1 if row > _LARGE_ROW else _FEW_ROWS

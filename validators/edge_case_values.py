@@ -113,13 +113,14 @@ def _mask(hard: EdgeCase, spec: InputSpec, array: Array) -> Array | None:
     """Draw rare masks: padded on the left, with holes, or with a single position."""
     import numpy as np
 
-    if not hard.values.masks(spec):
+    padding = hard.values.padding
+    if not hard.values.masks(spec) or (padding is not None and hard.name != "mask-left"):
         return None
     rows = array.shape[: row_axis(spec) + 1]
     length = rows[-1]
     position = np.arange(length)
     kept = {
-        "mask-left": position >= length // 2,
+        "mask-left": position >= (length + (padding or 0)) // 2,
         "mask-holes": position % 2 == 0,
         "mask-one": position == length // 2,
     }[hard.name]

@@ -36,6 +36,7 @@ class ValueDistribution:
     follows: bool = False  # an end depends on a dim, so 0 and 1 at one size do not make a mask
     hides: bool = False  # a mask in which 1 hides a position
     order: RowOrder = RowOrder.FREE
+    padding: int | None = None  # of a mask that is padded on the left only: the most zeros in a row
 
     def draw(self, shape: Sequence[int], generator: np.random.Generator) -> Array:
         """Draw an array of `shape` in the input's dtype."""
@@ -63,7 +64,8 @@ class ValueDistribution:
     @property
     def binary(self) -> bool:
         """Whether the input holds only 0 and 1, as masks do."""
-        whole = self.dtype not in FLOATS and not self.follows and not self.order
+        free = not self.order or self.padding is not None
+        whole = self.dtype not in FLOATS and not self.follows and free
         return whole and (self.low, self.high) == (0, 1)
 
     def masks(self, spec: InputSpec) -> bool:
@@ -78,7 +80,8 @@ class ValueDistribution:
         Rows lie along the last axis that is not fixed at size 1: `seq` for `[batch,seq,1]`. No row
         is all zeros because most attentions leave that undefined. `max` is all ones, as in unpadded
         batches; `min`, `opt` and `example` are padded on the right by random lengths; others are
-        random bits. If 1 hides a position, 0 and 1 are swapped.
+        random bits. With `padding`, rows start with up to as many zeros instead. If 1 hides a
+        position, 0 and 1 are swapped.
         """
         import numpy as np
 
@@ -86,7 +89,10 @@ class ValueDistribution:
             return np.full(shape, not self.hides, dtype=self.dtype)
         rows = tuple(shape[: row_axis(spec) + 1])
         length = rows[-1]
-        if feed in ("min", "opt", "example"):
+        if self.padding is not None:
+            starts = generator.integers(0, self.padding, rows[:-1], endpoint=True)
+            bits = np.arange(length) >= np.asarray(starts)[..., None]
+        elif feed in ("min", "opt", "example"):
             ends = generator.integers(1, length, rows[:-1], endpoint=True)
             bits = np.arange(length) < np.asarray(ends)[..., None]
         else:
@@ -217,11 +223,15 @@ def check_samples(signature: Signature, samples: Feed) -> tuple[dict[str, Array]
     _check_names(signature, samples)
     arrays = {spec.name: _cast_sample(spec, samples[spec.name]) for spec in signature.inputs}
     sizes: dict[str, int] = {}
+    sums: list[tuple[InputSpec, Dim, int]] = []
     for spec, dim, size in _sample_dims(signature, arrays):
         if not dim.dynamic:
             _check_fixed(spec, dim, size)
             continue
         _check_range(spec, dim, size)
+        if dim.is_sum:
+            sums.append((spec, dim, size))
+            continue
         free = _free_size(spec, dim, size)
         name = dim.free.name or ""
         if sizes.setdefault(name, free) != free:
@@ -231,22 +241,27 @@ def check_samples(signature: Signature, samples: Feed) -> tuple[dict[str, Array]
                 hint="cut the arrays to one size, or give the dims different names",
                 code=ErrorCode.SAMPLE_MISMATCH,
             )
+    for spec, dim, size in sums:
+        if dim.size(sizes) != size:
+            raise _relation_error(spec, dim, f"{size}", f"{dim.relation}={dim.size(sizes)}")
     return arrays, sizes
 
 
 def _free_size(spec: InputSpec, dim: Dim, size: int) -> int:
     """Return the size of the free dim that this dim derives from: 2 for 64 with `h=32*k`."""
-    free = size if dim.relation is None else dim.relation.base_of(size)
+    free = dim.free_size(size)
     if free is None:
-        raise UsageError(
-            f"the sample of {spec.name!r} has {dim.name}={size}, which is not {dim.relation}",
-            hint=Hint(
-                "cut the sample to such a size, or correct the relation in ", Option("input")
-            ),
-            option="input",
-            code=ErrorCode.SAMPLE_MISMATCH,
-        )
+        raise _relation_error(spec, dim, f"{size}", f"{dim.relation}")
     return free
+
+
+def _relation_error(spec: InputSpec, dim: Dim, size: str, wanted: str) -> UsageError:
+    return UsageError(
+        f"the sample of {spec.name!r} has {dim.name}={size}, which is not {wanted}",
+        hint=Hint("cut the sample to such a size, or correct the relation in ", Option("input")),
+        option="input",
+        code=ErrorCode.SAMPLE_MISMATCH,
+    )
 
 
 def _check_names(signature: Signature, samples: Feed) -> None:

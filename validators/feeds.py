@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..core.contract import Array, Feed
 from ..core.errors import ErrorCode, UsageError
 from ..core.findings import FeedRecord
-from ..core.signature import FLOATS, Dim, InputSpec, Relation, Signature
+from ..core.signature import FLOATS, Dim, InputSpec, Relation, RowOrder, Signature
 from .feed_values import ValueDistribution, check_samples, distribution_of, make_generator
 
 LEAST_FEEDS = 5
@@ -150,7 +150,12 @@ class FeedDrawer:
     def values_at(self, spec: InputSpec, sizes: Mapping[str, int]) -> ValueDistribution:
         """Return the distribution of the input at these sizes of the free dims."""
         if spec.values is None or not spec.values.follows:
-            return self.values[spec.name]
+            found, last = self.values[spec.name], spec.dims[-1].relation if spec.dims else None
+            if last is None or not last.others or found.order is not RowOrder.ASCENDING:
+                return found
+            # What is at the left of a sum comes first: masks hide a part of that only.
+            first, times = last.terms[0]
+            return replace(found, padding=times * sizes[first])
         bounds = spec.values.at(self.signature.sizes_by_name(sizes))
         return replace(distribution_of(replace(spec, values=bounds), None), follows=True)
 
@@ -159,8 +164,8 @@ class FeedDrawer:
         free: dict[str, int] = {}
         for one in self.signature.inputs:
             for dim, size in zip(one.dims, arrays[one.name].shape, strict=True):
-                base = size if dim.relation is None else dim.relation.base_of(size)
-                if dim.name:
+                if dim.name and not dim.is_sum:
+                    base = dim.free_size(size)
                     free[dim.free.name or ""] = dim.free.opt if base is None else base
         return self.values_at(spec, free)
 
@@ -247,7 +252,7 @@ def choose_example_sizes(signature: Signature) -> dict[str, int]:
     options = {
         name: _nearest_sizes(dim, len(followers)) for name, dim in signature.free_dims.items()
     }
-    found = _assign_sizes(list(options.items()), followers, frozenset())
+    found = _assign_sizes(list(options.items()), followers, {})
     return _assign_greedily(options, followers) if found is None else found
 
 
@@ -259,18 +264,17 @@ def is_unambiguous(signature: Signature, sizes: Mapping[str, int]) -> bool:
     return wide and len(_all_sizes(sizes, followers)) >= best
 
 
-def _list_followers(signature: Signature) -> list[tuple[str, Relation]]:
-    """Return the free dim and the relation behind each distinct size of the inputs."""
-    found = {
-        (dim.free.name or "", dim.relation or Relation(base=dim.name or "")): None
+def _list_followers(signature: Signature) -> list[Relation]:
+    """Return the relation to free dims behind each distinct size of the inputs."""
+    relations = (
+        replace(dim.relation, stated=False) if dim.relation else Relation(base=dim.name or "")
         for dim in signature.dynamic_dims.values()
-    }
-    unique = {(base, relation.times, relation.plus): (base, relation) for base, relation in found}
-    return list(unique.values())
+    )
+    return list(dict.fromkeys(relations))
 
 
-def _all_sizes(sizes: Mapping[str, int], followers: Sequence[tuple[str, Relation]]) -> set[int]:
-    return {relation.size(sizes[base]) for base, relation in followers}
+def _all_sizes(sizes: Mapping[str, int], followers: Iterable[Relation]) -> set[int]:
+    return {relation.size_at(sizes) for relation in followers}
 
 
 def _largest_capture_size(dim: Dim) -> int:
@@ -286,32 +290,33 @@ def _nearest_sizes(dim: Dim, count: int) -> list[int]:
 
 def _assign_sizes(
     options: Sequence[tuple[str, Sequence[int]]],
-    followers: Sequence[tuple[str, Relation]],
-    used: frozenset[int],
+    followers: Sequence[Relation],
+    sizes: dict[str, int],
 ) -> dict[str, int] | None:
-    """Choose one size per free dim such that all input sizes differ; None if impossible."""
-    if not options:
-        return {}
-    (name, sizes), rest = options[0], options[1:]
-    mine = [relation for base, relation in followers if base == name]
-    for size in sizes:
-        taken = [relation.size(size) for relation in mine]
-        if len({*taken, *used}) == len(taken) + len(used):
-            found = _assign_sizes(rest, followers, used.union(taken))
+    """Add one size per further free dim such that all input sizes differ; None if impossible."""
+    if len(sizes) == len(options):
+        return sizes
+    name, choices = options[len(sizes)]
+    for size in choices:
+        at = {**sizes, name: size}
+        known = [relation for relation in followers if at.keys() >= {*relation.bases}]
+        if len(_all_sizes(at, known)) == len(known):
+            found = _assign_sizes(options, followers, at)
             if found is not None:
-                return {name: size, **found}
+                return found
     return None
 
 
 def _assign_greedily(
-    options: Mapping[str, Sequence[int]], followers: Sequence[tuple[str, Relation]]
+    options: Mapping[str, Sequence[int]], followers: Sequence[Relation]
 ) -> dict[str, int]:
     """Choose for each dim in turn the nearest size not yet used; repeats a size if none is free."""
     sizes: dict[str, int] = {}
-    used: set[int] = set()
     for name, choice in options.items():
-        mine = [relation for base, relation in followers if base == name]
-        free = (s for s in choice if not used & {relation.size(s) for relation in mine})
+        known = [one for one in followers if sizes.keys() | {name} >= {*one.bases}]
+        before = [one for one in known if name not in one.bases]
+        new = [one for one in known if name in one.bases]
+        used = _all_sizes(sizes, before)
+        free = (s for s in choice if not used & _all_sizes({**sizes, name: s}, new))
         sizes[name] = next(free, choice[0])
-        used |= {relation.size(sizes[name]) for relation in mine}
     return sizes

@@ -54,6 +54,7 @@ METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {
     ("tensorrt-onnx", Precision.FP8): ("max",),
     ("tensorrt-onnx", Precision.INT4): tuple(_WEIGHT_METHODS),
 }
+DATA_FREE: frozenset[tuple[str, Precision]] = frozenset()
 
 _OPSET = 19  # ModelOpt's minimum for scales in half precision
 _BLOCK_OPSET = 21  # the first with scales by block

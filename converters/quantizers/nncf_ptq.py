@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ...capture.framework_errors import call_framework
 from ...core.contract import Quantized, QuantizeJob, Readiness
 from ...core.errors import ConversionError, Hint, Option
-from ...core.kinds import Precision
+from ...core.kinds import WEIGHTS_ONLY, Precision
 from ...core.signature import Signature
 from ..installed_packages import package_versions
 from ..openvino_reader import partial_shape, read_openvino
+from . import nncf_weights
 from .quantization_checks import NothingQuantizedError
 from .quantizer_workspace import (
     CalibrationSamples,
@@ -32,8 +33,10 @@ SUMMARY: str = "NNCF, for OpenVINO: patterns that it fuses, bias correction"
 # corrected layer by layer; `smooth`: mixed, with SmoothQuant on transformers, for activations with
 # outlier channels; `fast`: mixed, with NNCF's own settings
 METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {
-    ("openvino", Precision.INT8): ("mixed", "performance", "accurate", "smooth", "fast")
+    ("openvino", Precision.INT8): ("mixed", "performance", "accurate", "smooth", "fast"),
+    **{("openvino", precision): nncf_weights.METHODS for precision in WEIGHTS_ONLY},
 }
+DATA_FREE = frozenset(way for way in METHODS if way[1] in WEIGHTS_ONLY)
 # For `accurate`: NNCF keeps the inputs of all layers for each fifth sample in memory (24 MB on the
 # ResNet-50-sized model).
 _ACCURATE_SAMPLES = 80
@@ -59,6 +62,8 @@ def readiness() -> Readiness:
 def quantize(job: QuantizeJob) -> Quantized:
     """Read the ONNX into OpenVINO, bound its dims, calibrate over all samples, save the IR.
 
+    For precisions of weights alone, only these are compressed, without samples.
+
     Raises:
         ConversionError: OpenVINO or NNCF rejected the model, or nothing was quantized.
     """
@@ -66,6 +71,9 @@ def quantize(job: QuantizeJob) -> Quantized:
 
     method = choose_method(job, METHODS)
     model = read_bounded(job)
+    if job.precision in WEIGHTS_ONLY:
+        excluded = ir_node_names(model, job)
+        return nncf_weights.compress_weights(job, _import_nncf(), model, excluded)
     samples = calibration_samples(job, model_inputs(model, job.signature))
     attention = has_attention(model)
     excluded = ir_node_names(model, job)

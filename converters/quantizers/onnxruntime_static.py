@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Array, Quantized, QuantizeJob, Readiness
 from ...core.errors import ConversionError
-from ...core.kinds import Precision
+from ...core.kinds import WEIGHTS_ONLY, Precision
 from ..installed_packages import package_versions
 from ..onnx_topology import PRODUCTS, GraphWiring
+from . import onnxruntime_weights
 from .qdq_finishing import QuantizedBy, finish_model
 from .qdq_placement import (
     QdqPlacement,
@@ -42,7 +43,9 @@ METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {
     ("onnx", Precision.INT8): _METHODS,
     ("openvino", Precision.INT8): _METHODS,
     ("tensorrt-onnx", Precision.INT8): _METHODS,
+    **{("onnx", precision): onnxruntime_weights.METHODS for precision in WEIGHTS_ONLY},
 }
+DATA_FREE = frozenset(way for way in METHODS if way[1] in WEIGHTS_ONLY)
 
 _OPSET = 13  # Q/DQ with one scale per channel
 _INTEGER_KERNELS = {"onnx": ("Conv", "Gemm", "MatMul")}  # without ConvTranspose, on the CPU
@@ -63,10 +66,14 @@ def readiness() -> Readiness:
 def quantize(job: QuantizeJob) -> Quantized:
     """Calibrate over all samples, write Q/DQ, omit tensors that their scale would destroy.
 
+    For precisions of weights alone, only these are quantized, without samples.
+
     Raises:
         ConversionError: ONNX Runtime rejected the model, or the result cannot be right.
     """
     method = choose_method(job, METHODS)
+    if job.precision in WEIGHTS_ONLY:
+        return onnxruntime_weights.quantize_weights(job)
     place = create_workspace(job, opset=_OPSET)
     plan = _QuantizationPlan(job, place)
     samples = calibration_samples(job, plan.inputs)

@@ -90,7 +90,7 @@ def finish_model(
         options={
             "quantizer": origin.quantizer,
             "method": origin.method,
-            "samples": str(len(job.calibration)),
+            "samples": str(len(job.calibration or ())),
             "activations": origin.activations,
             "weights": origin.weights,
             "products": str(products),

@@ -28,3 +28,9 @@ def quantizers_for(
     """Return the quantizers for a consumer and a precision, best first."""
     way = (consumer, precision)
     return tuple(quantizer for quantizer in quantizers if way in quantizer.METHODS)
+
+
+def needs_no_samples(consumer: str, precision: Precision) -> bool:
+    """Return whether a consumer's quantizers for a precision, one or more, need no samples."""
+    able = quantizers_for(consumer, precision)
+    return bool(able) and all((consumer, precision) in one.DATA_FREE for one in able)

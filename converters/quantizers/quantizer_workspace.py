@@ -107,7 +107,7 @@ def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
         folder=folder,
         model=path,
         external=bool(external),
-        origin=(*files, opset, job.calibration.record.digest),
+        origin=(*files, opset, "" if job.calibration is None else job.calibration.record.digest),
         memory=job.memory,
     )
 
@@ -306,7 +306,7 @@ def calibration_samples(job: QuantizeJob, inputs: Collection[str]) -> Calibratio
     Raises:
         ConversionError: there is none.
     """
-    if len(job.calibration) == 0:
+    if not job.calibration:
         raise ConversionError(
             "there are no calibration samples",
             hint=Hint("give ", Option("calib"), " a folder of samples"),

@@ -155,7 +155,7 @@ def _complete_profile(
         _check_range(one, specs[name], profile)
         _add_sizes(one, specs[name], profile, sizes)
     for name in own.keys() - given.keys():
-        ranges = [_find_sizes(dim, sizes) for dim in specs[name].dims]
+        ranges = [_find_sizes(dim, sizes, signature.free_dims) for dim in specs[name].dims]
         low, opt, high = (tuple(one[place] for one in ranges) for place in range(3))
         given[name] = ShapeRange(name=name, low=low, opt=opt, high=high)
     return tuple(replace(given[name], values=known.values) for name, known in own.items())
@@ -176,13 +176,15 @@ def _add_sizes(
             )
 
 
-def _find_sizes(dim: Dim, sizes: Mapping[str, _Sizes]) -> _Sizes:
+def _find_sizes(dim: Dim, sizes: Mapping[str, _Sizes], free: Mapping[str, Dim]) -> _Sizes:
     """Return min, opt and max of a dim: those that a profile gives to its name, or its own."""
-    base, relation = sizes.get(dim.free.name or ""), dim.relation
-    if base is not None and relation is not None:
-        low, opt, high = map(relation.size, base)
-        return low, opt, high
-    return sizes.get(dim.name or "", (dim.low, dim.opt, dim.high))
+    relation = dim.relation
+    if relation is None or not sizes.keys() & {*relation.bases}:
+        return sizes.get(dim.name or "", (dim.low, dim.opt, dim.high))
+    own = {name: (one.low, one.opt, one.high) for name, one in free.items()} | dict(sizes)
+    ends = ({name: own[name][place] for name in relation.bases} for place in range(3))
+    low, opt, high = map(relation.size_at, ends)
+    return low, opt, high
 
 
 def _check_range(one: ShapeRange, spec: InputSpec, profile: Profile) -> None:

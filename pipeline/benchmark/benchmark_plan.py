@@ -111,7 +111,7 @@ def plan_points(signature: Signature, options: BenchmarkOptions) -> tuple[Benchm
                 option="batch",
                 code=ErrorCode.NO_EFFECT,
             )
-        name = batch.free.name or batch.name
+        name = batch.bases[0]
         swept[name] = tuple(dict.fromkeys((*swept.get(name, ()), *options.batch)))
     for name, sizes in swept.items():
         _check_sizes(name, sizes, signature)

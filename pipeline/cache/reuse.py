@@ -15,8 +15,9 @@ from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint, FileRecord
 from ...core.verdict import State
 from ..manifest_file import read_manifest
 from ..order import Order, ResumeState, Source
-from ..plan import Step, make_skipped_failure
+from ..plan import Step
 from ..provenance.seals import is_bound
+from ..resume import make_skipped_failure
 from .claims import StepClaims
 from .dependencies import find_unmet_dependency
 from .environment import NOT_PACKAGES, packages

@@ -303,6 +303,14 @@ PRECISION_SCALES = {
         quiet=40.0,
         off=SHARES[Precision.INT8],
     ),
+    Precision.INT8_WEIGHTS: PrecisionScale(
+        plain=28.0,
+        step=2.0**-8,
+        margin=12.0,
+        odd=20.0,
+        quiet=48.0,
+        off=SHARES[Precision.INT8_WEIGHTS],
+    ),
     Precision.FP8: PrecisionScale(
         plain=15.0,
         step=2.0**-4,

@@ -104,6 +104,20 @@ def test_a_stated_relation_is_the_programs(job_of: JobOf) -> None:
         capture_export(job).program.module()(torch.randn(2, 4), torch.randn(2, 9))
 
 
+class Joined(nn.Module):
+    def forward(self, x: torch.Tensor, past: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.cat([past, x], 1) * mask
+
+
+def test_a_sum_of_sizes_is_the_programs(job_of: JobOf) -> None:
+    sizes = "x:float32[b=1..4,seq=1..8]", "past:float32[b,past=0..9]", "mask:float32[b,n=past+seq]"
+    job = job_of(Joined(), *sizes)
+    assert answers(job, (1, 1), (1, 0), (1, 1))
+    assert answers(job, (4, 8), (4, 9), (4, 17))
+    with pytest.raises((AssertionError, RuntimeError)):
+        capture_export(job).program.module()(torch.ones(2, 3), torch.ones(2, 4), torch.ones(2, 8))
+
+
 def test_a_relation_that_was_not_stated_is_rejected_with_what_to_write(job_of: JobOf) -> None:
     job = job_of(Longer(), "a:float32[batch=1..4,s=1..8]", "b:float32[batch,n=2..9]")
     with pytest.raises(ConversionError, match=r"'n'.* s\+1") as caught:

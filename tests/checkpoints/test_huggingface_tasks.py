@@ -15,6 +15,7 @@ from modelc.checkpoints.checkpoint_loader import load_checkpoint
 from modelc.checkpoints.eager_model import Eager, open_eager
 from modelc.checkpoints.loaded_module import LoadedModule
 from modelc.checkpoints.module_outputs import split_outputs
+from modelc.core.contract import Array
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.signature import Signature, merge_inputs
@@ -271,6 +272,54 @@ def test_the_inputs_of_a_step_have_one_past_and_its_mask(tmp_path: Path) -> None
     ]
 
 
+def test_one_graph_for_prompt_and_step_has_a_past_that_may_be_empty(tmp_path: Path) -> None:
+    saved(tmp_path, "LlamaForCausalLM", "LlamaConfig", num_key_value_heads=1)
+    loaded = opened(tmp_path, task="text-generation-merged")
+    assert [str(spec) for spec in loaded.known.values()][:4] == [
+        "input_ids:int64[batch,sequence]{0..59}",
+        "attention_mask:int64[batch,total=past+sequence]{0..1 ascending}",
+        "position_ids:int64[batch,sequence]{0..total-1}",
+        "past_key_values.0.key:float32[batch,1,past,8]",
+    ]
+    signature = merge_inputs([], loaded.known)
+    found = choose_dims(eager_of(loaded), signature).dynamic_dims
+    ends = {name: (dim.low, dim.high) for name, dim in found.items() if name != "batch"}
+    assert ends == {"sequence": (1, 16), "past": (0, 16), "total": (1, 32)}  # 32 positions
+    stated = merge_inputs(
+        [parse_input("input_ids[batch,sequence=1..4]"),
+         parse_input("past_key_values.0.key[_,_,past=0..28,_]")], loaded.known,
+    )  # fmt: skip
+    assert stated.dynamic_dims["total"].high == 32
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_one_graph_takes_a_prompt_in_parts_and_then_steps(tmp_path: Path, name: str) -> None:
+    kind, config, changes = DECODERS[name]
+    saved(tmp_path, kind, config, **changes)
+    whole = opened(tmp_path, task="text-generation").module
+    loaded = opened(tmp_path, task="text-generation-merged")
+    merged = eager_of(loaded)
+    ids = np.random.default_rng(0).integers(0, 60, (2, 9))
+    mask = np.ones_like(ids)
+    mask[0, :2] = 0  # padded on the left
+    places = np.maximum(mask.cumsum(1) - 1, 0)
+    given = {"input_ids": ids, "attention_mask": mask, "position_ids": places}
+    told = {n: torch.from_numpy(a) for n, a in given.items() if n in merged.inputs}
+    with torch.no_grad():
+        wanted = whole(**told).logits.numpy()
+    caches = {n: spec.dims for n, spec in loaded.known.items() if n.startswith("past")}
+    past: dict[str, Array] = {
+        n: np.zeros((2, d[1].opt, 0, d[3].opt), np.float32) for n, d in caches.items()
+    }
+    for start, end in ((0, 4), (4, 7), (7, 8), (8, 9)):
+        feed = {"input_ids": ids[:, start:end], "attention_mask": mask[:, :end], **past}
+        feed |= {"position_ids": places[:, start:end]}
+        made = merged.run({one: feed[one] for one in merged.inputs})
+        apart = np.abs(made["logits"] - wanted[:, start:end])[mask[:, start:end] > 0]
+        assert apart.max() < 1e-4
+        past = {n.replace("present", "past_key_values"): a for n, a in made.items() if "." in n}
+
+
 def test_the_positions_of_a_prompt_end_with_its_length(tmp_path: Path) -> None:
     saved(tmp_path, "LlamaForCausalLM", "LlamaConfig", num_key_value_heads=1)
     loaded = opened(tmp_path, task="text-generation-prefill")
@@ -292,10 +341,11 @@ def test_a_past_is_no_longer_than_the_window_that_is_looked_back_on(tmp_path: Pa
     assert "past=1..7" in str(known["past_key_values.0.key"])
 
 
-def test_states_that_are_no_keys_and_values_are_rejected(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["text-generation-with-past", "text-generation-merged"])
+def test_states_that_are_no_keys_and_values_are_rejected(tmp_path: Path, task: str) -> None:
     saved(tmp_path, "MambaForCausalLM", "MambaConfig", state_size=4)
     with pytest.raises(UsageError, match="MambaForCausalLM") as caught:
-        opened(tmp_path, task="text-generation-with-past")
+        opened(tmp_path, task=task)
     assert caught.value.code is ErrorCode.UNSUPPORTED
     assert "task=text-generation" in caught.value.hint
 

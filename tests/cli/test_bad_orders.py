@@ -102,6 +102,16 @@ def test_a_sample_file_that_is_not_there_is_told(refuse: Refuse, digits: tuple[s
             ("--to", "tensorrt-onnx:int4", "--calib", "random", "--calib-method", "entropy"),
             "hint:  give awq or rtn",
         ),
+        (("--to", "onnx:int4", "--calib", "random"), "error: --calib has no effect"),
+        (
+            ("--to", "openvino", "--int8-weights", "--group-size", "48"),
+            "error: --group-size must be a power of 2 from 16 to 256, not 48",
+        ),
+        (
+            ("--to", "onnx", "--int8", "--calib", "random", "--group-size", "64"),
+            "error: --group-size has no effect",
+        ),
+        (("--to", "torchscript", "--int4"), "error: torchscript cannot be made in int4"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_told(

@@ -27,6 +27,16 @@ def feed(batch: int = 2, height: int = 16, k: int = 2, *, ids: int | None = None
     }
 
 
+def test_a_sum_of_dims_is_checked() -> None:
+    texts = ("x:int64[seq=1..8]", "p:int64[past=0..9]", "m:int64[total=past+seq]")
+    specs = merge_inputs(map(parse_input, texts), {}).inputs
+    check_feed({name: np.zeros(n, np.int64) for name, n in (("x", 3), ("p", 0), ("m", 3))}, specs)
+    with pytest.raises(RunnerError, match=r"5, not past\+seq"):
+        check_feed(
+            {name: np.zeros(n, np.int64) for name, n in (("x", 3), ("p", 1), ("m", 5))}, specs
+        )
+
+
 @pytest.mark.parametrize("good", [feed(), feed(1), feed(4, 40, 5)])
 def test_a_feed_in_the_domain_is_accepted(good: Feed) -> None:
     check_feed(good, SPECS)

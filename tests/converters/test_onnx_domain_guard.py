@@ -83,6 +83,13 @@ def test_equal_and_related_sizes_are_checked() -> None:
     assert not ran(session, floats(2, 3), floats(2, 3))
 
 
+def test_sum_is_checked() -> None:
+    session, _ = guarded("m:float32[n=a+2*b]", "x:float32[a=0..4]", "y:float32[b=1..3]")
+    assert ran(session, floats(6), floats(2), floats(2))
+    assert ran(session, floats(2), floats(0), floats(1))
+    assert not ran(session, floats(7), floats(2), floats(2))
+
+
 def test_relation_is_checked_where_its_base_comes_later_or_is_no_input() -> None:
     session, _ = guarded("a:float32[n=past+1]", "b:float32[past=2..6]")
     assert ran(session, floats(4), floats(3))

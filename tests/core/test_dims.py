@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from modelc.core.dims import check_typos
 from modelc.core.errors import UsageError
-from modelc.core.grammar import parse_input
+from modelc.core.grammar import check_typos, parse_input
 from modelc.core.signature import Dim, InputSpec, Signature, merge_inputs
 
 
@@ -99,6 +98,12 @@ def test_dims_that_are_equal_have_one_axis_name() -> None:
         (("x:float32[h=0*k]",), "expected a factor above 0 at character 13"),
         (("x:float32[h=(k=1..3]",), r"expected '\)' at character 20"),
         (("x:float32[s+]",), "expected a number at character 13"),
+        (("m:int64[n=a+b]", "x:int64[b=1..4]"), "'n' is a\\+b, and no input has the dim 'a'"),
+        (("m:int64[n=a+b-3]", "x:int64[a=0..2,b=1..4]"), "'n' would be -2 where a is 0 and b is 1"),
+        (("m:int64[n=a+b,a=n+1]", "x:int64[b=1..4]"), "in a circle: n from a from n"),
+        (("m:int64[n=a+b]", "x:int64[a=1..2,b=1..4]", "y:int64[n=1..9]"), "'n' has two ranges"),
+        (("m:int64[b=n-a]",), r"expected '\+' at character 12"),
+        (("m:int64[(a=1..3)+b]",), "expected names of dims in a sum at character 9"),
     ],
 )
 def test_a_relation_that_cannot_be_is_an_error(inputs: tuple[str, ...], message: str) -> None:
@@ -111,6 +116,49 @@ def test_the_hint_says_where_the_base_may_begin() -> None:
         signature("x:float32[a=2*b-7,b=1..9]")
     assert caught.value.hint.endswith(" b at 4")
     assert sizes(signature("x:float32[a=2*b-7,b=4..9]").inputs[0].dims[0])[0] == 1
+
+
+STEP = ("ids:int64[batch=1..4,seq=1..3..8]", "past:float32[batch,past=0..5..12]")
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "expected"),
+    [
+        ("total=past+seq", "total=past+seq", (1, 8, 20)),
+        ("past+seq+1", "past+seq+1", (2, 9, 21)),
+        ("total = 2 * past + 3*seq - 1", "total=2*past+3*seq-1", (2, 18, 47)),
+        ("twice=past+past", "twice=2*past", (0, 10, 24)),
+        ("total=half+seq,half=2*past", "total=2*past+seq", (1, 13, 32)),
+    ],
+)
+def test_a_size_follows_from_the_sum_of_others(
+    text: str, found: str, expected: tuple[int, int, int]
+) -> None:
+    inputs = signature(f"mask:int64[{text}]", *STEP)
+    total = inputs.inputs[0].dims[0]
+    assert (str(total), sizes(total)) == (found, expected)
+    assert {*inputs.free_dims} == {"batch", "seq", "past"}
+    assert signature(*map(str, inputs.inputs)) == inputs
+    assert msgspec.json.decode(msgspec.json.encode(inputs), type=Signature) == inputs
+
+
+def test_a_sum_without_ranges_has_none_and_a_fixed_part_is_a_number() -> None:
+    loose = signature("m:int64[total=past+seq]", "x:int64[past,seq]").inputs[0].dims[0]
+    assert (loose.bounded, loose.is_sum) == (False, True)
+    fixed = signature("m:int64[total=past+seq]", "x:int64[past=0..4,seq=1..1]").inputs[0].dims[0]
+    assert str(fixed) == "total=past+1"
+    whole = signature("m:int64[total=past+seq]", *STEP)
+    step = whole.fix_at_opt(["seq"])
+    assert (str(step.inputs[0].dims[0]), {*step.free_dims}) == ("total=past+3", {"past", "batch"})
+    assert whole.fix_at_opt(["total"]).inputs[0].dims[0] == Dim.of_size(8)
+
+
+def test_values_may_follow_a_sum() -> None:
+    places = (
+        signature("p:int64[seq]{0..total-1}", "m:int64[total=past+seq]", *STEP).inputs[0].values
+    )
+    assert places is not None
+    assert (places.low, places.high, places.at({"total": 7}).high) == (0, 19, 6)
 
 
 def test_a_sample_says_the_bases_size() -> None:

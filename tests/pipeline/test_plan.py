@@ -179,6 +179,7 @@ def test_a_converted_model_of_another_format_is_an_error(
         (Lowering(calibration=CalibrationOptions(source="random")), "--calib"),
         (Lowering(quantizer="onnxruntime"), "--quantizer"),
         (Lowering(method="entropy"), "--calib-method"),
+        (Lowering(group_size=64), "--group-size"),
         (Lowering(half_io=True), "--half-io"),
         (Lowering(keep=("head",)), "--keep-fp"),
     ],

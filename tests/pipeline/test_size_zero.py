@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from modelc.core.errors import CheckpointError
+from modelc.core.events import Event, Noted
 from modelc.pipeline.order import Order, Source
 from modelc.pipeline.run_order import run
 
@@ -23,7 +24,9 @@ class Step(nn.Module):
     def __init__(self):
         super().__init__()
         self.line = nn.Linear(8, 24)
-    def forward(self, x, past, mask=None):
+    def forward(self, x, past, mask=None, position_ids=None):
+        if position_ids is not None:
+            x = x + 0.1 * position_ids[..., None]
         q, k, v = self.line(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
         keys = torch.cat([past, k], dim=2)
         scores = q @ keys.transpose(-1, -2)
@@ -90,6 +93,32 @@ def test_the_artifact_runs_on_an_empty_cache(order: Orders, source: Callable[...
 def test_a_relation_to_an_empty_cache(order: Orders, source: Callable[..., Source]) -> None:
     inputs = (*STEP, "mask:float32[batch,total=past+1]{-4..0}")
     assert run(order("torchscript", source=source("Step", *inputs))).passed
+
+
+PARTS = ("x:float32[batch=1..2,seq=1..5,8]", "past:float32[batch,2,past=0..12,4]")
+SUM = "mask:float32[batch,total=past+seq]{-4..0}"
+
+
+@pytest.mark.parametrize("target", ["pt2", "onnx"])
+def test_a_sum_with_an_empty_cache(
+    order: Orders, source: Callable[..., Source], target: str
+) -> None:
+    manifest = run(order(target, source=source("Step", *PARTS, SUM)))
+    assert manifest.passed
+    (domain,) = (one.domain for one in manifest.artifacts if one.name == target)
+    assert domain is not None
+    assert domain.describe().startswith("batch 1..2, seq 1..5, past 0..12, total=past+seq")
+
+
+@pytest.mark.parametrize(("values", "warned"), [("0..0", True), ("0..total-1", False)])
+def test_positions_at_one_value_are_a_warning(
+    order: Orders, source: Callable[..., Source], values: str, warned: bool
+) -> None:
+    told: list[Event] = []
+    places = f"position_ids:int64[batch,seq]{{{values}}}"
+    run(order("torchscript", source=source("Step", *PARTS, SUM, places)), told.append)
+    notes = [one.text for one in told if isinstance(one, Noted) and one.warning]
+    assert any(one.startswith("position_ids is") for one in notes) is warned
 
 
 def test_a_branch_on_size_zero_is_not_frozen(order: Orders, source: Callable[..., Source]) -> None:

@@ -13,9 +13,9 @@ from torch import nn
 
 from modelc.converters import onnx_half
 from modelc.converters.registry import target_named
-from modelc.core.contract import Weighted
 from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.verdict import State
+from modelc.core.weights import Weighted
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_file import validate_file

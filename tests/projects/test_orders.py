@@ -307,6 +307,8 @@ WANTED = (Wanted(target="onnx", precision=Precision.INT8),)
 def value_for(key: OptionSpec) -> Value:
     if key.name in TEXTS:
         return TEXTS[key.name]
+    if key.name == "group-size":
+        return 64
     if key.choices:
         return key.choices[-1]
     numbers: dict[ValueKind, Value] = {

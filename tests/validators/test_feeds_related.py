@@ -31,6 +31,37 @@ def test_every_feed_keeps_the_relations() -> None:
     assert {feed.arrays["a"].shape[1] for feed in feeds} >= {1, 5, 9}
 
 
+STEP = signature_of(
+    "ids:int64[batch=1..4,seq=1..8]{0..99}", "mask:int64[batch,total=past+seq]{0..1 ascending}",
+    "places:int64[batch,seq]{0..total-1}", "past:float32[batch,past=0..12,4]",
+)  # fmt: skip
+
+
+def test_every_feed_has_the_sum_of_two_sizes_and_shows_each_new_place() -> None:
+    feeds = (*draw_feeds(STEP, count=9), *draw_edge_case_feeds(STEP))
+    hidden = 0
+    for feed in feeds:
+        mask, seq = feed.arrays["mask"], feed.arrays["ids"].shape[1]
+        past = feed.arrays["past"].shape[1]
+        assert mask.shape[1] == past + seq, feed.name
+        assert (np.diff(mask, axis=1) >= 0).all(), feed.name
+        assert feed.kind == "mask" or mask[:, past:].all(), feed.name
+        assert feed.arrays["places"].max() < past + seq
+        hidden += int((mask[:, :past] == 0).sum())
+    assert hidden > 20
+    prompt = next(feed for feed in feeds if feed.name == "mask-left-new")
+    assert prompt.sizes["past"] == 0
+    assert prompt.arrays["mask"].sum(1).tolist() == [1, 2]
+    assert {(feed.sizes["past"], feed.sizes["seq"]) for feed in feeds} >= {(0, 1), (0, 8), (12, 1)}
+
+
+def test_a_sample_that_breaks_a_sum_is_an_error() -> None:
+    feed = dict(draw_example_feed(STEP))
+    feed["mask"] = feed["mask"][:, 1:]
+    with pytest.raises(UsageError, check=has_code(ErrorCode.SAMPLE_MISMATCH, naming="total=9")):
+        check_samples(STEP, feed)
+
+
 def test_values_are_in_order_in_every_feed() -> None:
     boxes = signature_of(
         "box:int64[batch=1..4,seq=1..9,4]{0..1000 ascending}",

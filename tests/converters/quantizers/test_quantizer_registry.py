@@ -14,7 +14,7 @@ from modelc.converters.quantizers.quantizer_registry import (
     quantizers_for,
 )
 from modelc.core.errors import ErrorCode, UsageError
-from modelc.core.kinds import Precision
+from modelc.core.kinds import WEIGHTS_ONLY, Precision
 
 from ...reasons import has_code
 
@@ -48,10 +48,16 @@ def test_a_format_without_int8_has_none() -> None:
     assert quantizers_for("torchscript", Precision.INT8) == ()
 
 
-@pytest.mark.parametrize("precision", [Precision.FP8, Precision.INT4])
-def test_other_precisions_are_for_tensorrt_alone(precision: Precision) -> None:
-    assert quantizers_for("tensorrt-onnx", precision)
-    assert quantizers_for("onnx", precision) == quantizers_for("openvino", precision) == ()
+def test_fp8_is_for_tensorrt_alone() -> None:
+    assert quantizers_for("tensorrt-onnx", Precision.FP8)
+    assert quantizers_for("onnx", Precision.FP8) == quantizers_for("openvino", Precision.FP8) == ()
+
+
+@pytest.mark.parametrize("precision", sorted(WEIGHTS_ONLY))
+@pytest.mark.parametrize("consumer", ["onnx", "openvino"])
+def test_weights_alone_are_quantized_without_data(consumer: str, precision: Precision) -> None:
+    (quantizer,) = quantizers_for(consumer, precision)
+    assert (consumer, precision) in quantizer.DATA_FREE
 
 
 @pytest.mark.parametrize("quantizer", QUANTIZERS, ids=lambda q: str(q.NAME))

@@ -30,6 +30,14 @@ def test_derived_dims_have_their_own_min_opt_and_max() -> None:
     assert profile_text(profile) == "x=1x32:2x128:4x256,m=2x1:5x2:9x4"
 
 
+def test_sums_of_dims_follow_a_profile() -> None:
+    step = signature("x:int64[seq=1..2..8]", "p:float32[past=0..4..9]", "m:int64[total=past+seq]")
+    profiles = profiles_for(step, read_profiles(["x=1:1:1", "x=4:4:8,p=0:0:0"]))
+    assert [profile_text(one) for one in profiles] == [
+        "x=1:2:8,p=0:4:9,m=1:6:17", "x=1:1:1,p=0:4:9,m=1:5:10", "x=4:4:8,p=0:0:0,m=4:4:8",
+    ]  # fmt: skip
+
+
 def test_extra_profiles_follow_the_signatures() -> None:
     extra = read_profiles(["x=1x3x16x16:1x3x16x16:1x3x16x16", "x=16x3x16x16:32x3x16x16:64x3x16x16"])
     assert [profile_text(one) for one in profiles_for(IMAGE, extra)[1:]] == [

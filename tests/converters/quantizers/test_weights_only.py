@@ -1,0 +1,227 @@
+"""INT8 and INT4 weights of ONNX and OpenVINO, against weights that are unpacked here."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import onnx
+import onnxruntime
+import openvino
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import nn
+
+from modelc.converters import onnx_model, openvino_ir
+from modelc.converters.quantizers.quantization_checks import NothingQuantizedError
+from modelc.converters.quantizers.quantizer_registry import quantizers_for
+from modelc.core.contract import Quantized, QuantizeJob
+from modelc.core.errors import ConversionError
+from modelc.core.kinds import WEIGHTS_ONLY, Precision
+from modelc.validators.rounded_weights import find_misrounded_weights
+
+from .conftest import FloatModel, float_model_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Array: TypeAlias = "NDArray[np.float32]"
+ROWS, WIDE, OUT = 64, 96, 40
+X = np.random.default_rng(1).standard_normal((2, ROWS)).astype(np.float32)
+EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
+both = pytest.mark.parametrize("consumer", ["onnx", "openvino"])
+precisions = pytest.mark.parametrize("precision", sorted(WEIGHTS_ONLY))
+
+
+def make_net() -> nn.Module:
+    torch.manual_seed(3)
+    layers = nn.Linear(ROWS, WIDE), nn.GELU(), nn.Linear(WIDE, WIDE, bias=False), nn.ReLU()
+    return nn.Sequential(*layers, nn.Linear(WIDE, OUT)).eval()
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> FloatModel:
+    folder = tmp_path_factory.mktemp("weights")
+    return float_model_of(
+        folder, "net", make_net(), (f"x:float32[batch=1..8,{ROWS}]",), lambda _: {"x": X}
+    )
+
+
+def quantize(
+    net: FloatModel, folder: Path, consumer: str, precision: Precision, **options: object
+) -> Quantized:
+    (quantizer,) = quantizers_for(consumer, precision)
+    job = QuantizeJob(
+        parent=net.parent, consumer=consumer, signature=net.signature, calibration=None,
+        folder=folder, precision=precision, **options,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return quantizer.quantize(job)
+
+
+def run(path: Path) -> Array:
+    """Run the file as its users do, without modelc."""
+    if path.suffix == ".onnx":
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        return np.asarray(session.run(None, {"x": X})[0])
+    return np.asarray(openvino.Core().compile_model(str(path), "CPU", EXACT)({"x": X})[0])
+
+
+def unpack_onnx(path: Path) -> list[Array]:
+    """Return the weights as ONNX Runtime's documentation of MatMulNBits describes them."""
+    graph = onnx.load(str(path)).graph
+    known = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+    found = []
+    for node in graph.node:
+        if node.op_type != "MatMulNBits":
+            continue
+        n = {one.name: one.i for one in node.attribute}
+        blocks = -(-n["K"] // n["block_size"])
+        packed, scales, zeros = (known[name].reshape(n["N"], -1) for name in node.input[1:4])
+        weight = np.zeros((n["N"], n["K"]), np.float32)
+        for row in range(n["K"]):
+            block = row // n["block_size"]
+            if n["bits"] == 4:
+                value = packed[:, row // 2] >> 4 * (row % 2) & 15
+                zero = zeros[:, block // 2] >> 4 * (block % 2) & 15
+            else:
+                value, zero = packed[:, row], zeros[:, block]
+            step = scales.reshape(n["N"], blocks)[:, block]
+            weight[:, row] = (value.astype(int) - zero.astype(int)) * step
+        found.append(weight)
+    return found
+
+
+def unpack_openvino(path: Path) -> list[Array]:
+    """Return what OpenVINO itself computes of the integers of each product."""
+    core = openvino.Core()
+    found = []
+    for node in core.read_model(str(path)).get_ordered_ops():
+        if node.get_type_name() == "MatMul":
+            model = openvino.Model([node.input_value(1)], [], "weight")
+            found.append(np.asarray(core.compile_model(model, "CPU", EXACT)([])[0]))
+    return found
+
+
+def sqnr(reference: Array, other: Array) -> float:
+    return float(10 * np.log10((reference**2).sum() / ((reference - other) ** 2).sum()))
+
+
+@both
+@precisions
+def test_outputs_are_those_of_the_unpacked_weights_in_torch(
+    net: FloatModel, tmp_path: Path, consumer: str, precision: Precision
+) -> None:
+    path = quantize(net, tmp_path, consumer, precision).path
+    weights = unpack_onnx(path) if consumer == "onnx" else unpack_openvino(path)
+    module = deepcopy(make_net())
+    layers = [one for one in module if isinstance(one, nn.Linear)]  # type: ignore[attr-defined]
+    assert len(weights) == len(layers)
+    least = 15 if precision is Precision.INT4 else 40
+    for layer, weight in zip(layers, weights, strict=True):
+        turned = weight if weight.shape == tuple(layer.weight.shape) else weight.T
+        assert sqnr(layer.weight.detach().numpy(), turned) > least
+        layer.weight = nn.Parameter(torch.tensor(np.ascontiguousarray(turned)))
+    with torch.no_grad():
+        assert sqnr(module(torch.tensor(X)).numpy(), run(path)) > 100
+
+
+@both
+@precisions
+def test_the_file_says_what_it_stores(
+    net: FloatModel, tmp_path: Path, consumer: str, precision: Precision
+) -> None:
+    target = onnx_model if consumer == "onnx" else openvino_ir
+    path = quantize(net, tmp_path, consumer, precision).path
+    found = target.inspect(path)
+    four = found.weights.get("uint4", 0) + found.weights.get("u4", 0)
+    assert found.quantized is precision
+    assert (four >= ROWS * WIDE) is (precision is Precision.INT4)
+    layers = target.coverage(path, {"x": X}, "cpu").layers
+    assert layers[str(precision)] >= 2
+    assert set(layers) <= set(WEIGHTS_ONLY)
+
+
+@both
+@precisions
+def test_weights_are_the_checkpoints(
+    net: FloatModel, tmp_path: Path, consumer: str, precision: Precision
+) -> None:
+    target = onnx_model if consumer == "onnx" else openvino_ir
+    known = {name: one.numpy() for name, one in make_net().state_dict().items()}
+    found = list(target.integer_weights(quantize(net, tmp_path, consumer, precision).path))
+    assert len(found) == 3
+    assert find_misrounded_weights(known, found) == ()
+    known["0.weight"][5, :] *= 1.5
+    (text,) = find_misrounded_weights(known, found)
+    assert "0.weight" in text
+
+
+@pytest.mark.parametrize("fault", ["scale", "zero", "nibbles", "blocks"])
+def test_one_altered_block_is_found(net: FloatModel, tmp_path: Path, fault: str) -> None:
+    path = quantize(net, tmp_path, "onnx", Precision.INT4).path
+    model = onnx.load(str(path))
+    (node, *_) = (one for one in model.graph.node if one.op_type == "MatMulNBits")
+    part = {"scale": 2, "zero": 3}.get(fault, 1)
+    tensor = next(one for one in model.graph.initializer if one.name == node.input[part])
+    array = numpy_helper.to_array(tensor).copy()
+    if fault == "scale":
+        array[7, 1] *= 2
+    elif fault == "zero":
+        array[7, 0] ^= 1
+    elif fault == "nibbles":
+        array[7, 0] = array[7, 0] >> 4 | (array[7, 0] & 15) << 4
+    else:
+        array[7, [0, 1]] = array[7, [1, 0]]
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    onnx.save(model, str(path))
+    known = {name: one.numpy() for name, one in make_net().state_dict().items()}
+    (text,) = find_misrounded_weights(known, onnx_model.integer_weights(path))
+    assert "0.weight" in text
+    assert "of 192" in text
+
+
+@both
+def test_the_group_size_is_that_of_the_user(net: FloatModel, tmp_path: Path, consumer: str) -> None:
+    sizes = {}
+    for size in (16, 32):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        made = quantize(net, folder, consumer, Precision.INT4, group_size=size)
+        assert f"of {size}" in made.options["weights"]
+        sizes[size] = sqnr(net.expected[0]["output"], run(made.path))
+    assert sizes[16] > sizes[32] > 15
+
+
+def test_kept_layers_stay_in_floating_point(net: FloatModel, tmp_path: Path) -> None:
+    names = [one.name for one in onnx.load(str(net.parent)).graph.node if one.op_type == "Gemm"]
+    made = quantize(net, tmp_path, "onnx", Precision.INT4, keep=(names[0],))
+    kinds = {one.name: one.op_type for one in onnx.load(str(made.path)).graph.node}
+    assert kinds[names[0]] == "Gemm"
+    assert "MatMulNBits" in kinds.values()
+
+
+@both
+def test_a_model_without_products_is_an_error(tmp_path: Path, consumer: str) -> None:
+    (tmp_path / "made").mkdir()
+    plain = float_model_of(
+        tmp_path, "relu", nn.ReLU(), ("x:float32[batch=1..8,4]",), lambda _: {"x": X[:, :4]}
+    )
+    with pytest.raises((NothingQuantizedError, ConversionError)):
+        quantize(plain, tmp_path / "made", consumer, Precision.INT4)
+
+
+def test_openvino_is_opened_so_that_it_rounds_no_activation(
+    net: FloatModel, tmp_path: Path
+) -> None:
+    path = quantize(net, tmp_path, "openvino", Precision.INT8_WEIGHTS).path
+    opened = openvino_ir.open_by_default(path, "cpu", net.signature)
+    assert opened is not None
+    assert '"EXECUTION_MODE_HINT": "ACCURACY"' in opened.advice
+    with opened.runner as runner:
+        rounded = sqnr(run(path), runner.run({"x": X})["output"])
+    with openvino_ir.open_runner(path, "cpu", net.signature) as runner:
+        assert np.allclose(run(path), runner.run({"x": X})["output"], atol=1e-6)
+    assert rounded < 60
