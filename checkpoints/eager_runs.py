@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from ..core.call import Binding
     from ..core.contract import Array, Feed, Outputs
+    from ..core.findings import ReferenceRuntime
 
 _Answer = TypeVar("_Answer")  # outputs, or None
 _CACHE_LIMIT = 1 << 28  # bytes of cached outputs
@@ -47,8 +48,12 @@ _CACHE_LIMIT = 1 << 28  # bytes of cached outputs
 class EagerVariants(ABC):
     """Variants of eager's outputs for judging, and observations of its runs.
 
-    Reference runs are observed as well where possible.
+    Reference runs are observed as well where possible. What answers without a module, which can be
+    neither captured nor searched by layers, is a converted model (`reference`) or stored outputs.
     """
+
+    has_module = True
+    reference: ReferenceRuntime | None = None
 
     _module: torch.nn.Module
     _no_float64: str

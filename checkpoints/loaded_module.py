@@ -6,7 +6,7 @@ import json
 import zipfile
 import zlib
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -36,7 +36,8 @@ class LoadedModule:
 
     `kind` is the checkpoint's, or `pickle` for an unpickled object. `known` are the inputs that the
     checkpoint states, in order; if they are `assumed`, the model accepts others as well. `takes`
-    are the parameters of the called method `call`; `drop` are names of outputs to omit.
+    are the parameters of the called method `call`; `drop` are names of outputs to omit. A model
+    without a module has an `opener` of what answers in its place.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class LoadedModule:
     call: str = "forward"
     notes: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
+    opener: Callable[[Any], Any] | None = None
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -68,6 +68,12 @@ def _names_half(attribute: onnx.AttributeProto) -> bool:
     return attribute.name in _TYPE_ATTRIBUTES and attribute.i in _HALVES
 
 
+def half_ends(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Return the inputs and outputs of half precision."""
+    ends = (*model.graph.input, *model.graph.output)
+    return [one for one in ends if one.type.tensor_type.elem_type in _HALVES]
+
+
 def has_half_io(model: onnx.ModelProto) -> bool:
     """Return whether modelc converted the model's float32 inputs and outputs to half."""
     return any(entry.key == f"modelc.{HALF_IO}" for entry in model.metadata_props)

@@ -27,6 +27,7 @@ from ..core.contract import (
     TensorInfo,
 )
 from ..core.errors import ConversionError, Hint, Option, UsageError
+from ..core.external_runtime import OpenedReference
 from ..core.kinds import Capture, Precision
 from ..core.records import Coverage
 from ..core.segments import SegmentOptions, SegmentPlan
@@ -233,9 +234,16 @@ def adopt_model(job: Job, model: onnx_ir.Model, parent: Path, path: Path) -> Con
     return Converted(files=files, versions=package_versions("onnx", "onnx-ir"), options=options)
 
 
-def open_runner(path: Path, device: str, signature: Signature) -> Runner:  # noqa: ARG001 - contract
+def open_runner(path: Path, device: str, signature: Signature) -> Runner:
     """Open a session on the CPU or on CUDA; the CPU rounds half precision exactly."""
-    return open_onnx(path, device)
+    return open_onnx(path, device, signature)
+
+
+def open_reference(path: Path) -> OpenedReference:
+    """Open a file as the reference of other artifacts, without graph optimisations."""
+    from .onnx_reference import OnnxReference
+
+    return OnnxReference(path)
 
 
 def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDefault | None:  # noqa: ARG001 - contract
@@ -276,6 +284,7 @@ def inspect(path: Path) -> Inspection:
     """Describe the graph without reading its external weights."""
     model = read_graph(path)
     elements: Counter[str] = Counter()
+    held = {tensor.name for tensor in model.graph.initializer}  # inputs of files before IR 4 too
     packed = count_block_elements(model)
     for tensor in model.graph.initializer:
         plain = _dtype_name(tensor.data_type), prod(tensor.dims)
@@ -286,7 +295,7 @@ def inspect(path: Path) -> Inspection:
     operators = Counter(node.op_type for node in all_nodes(model.graph))
     return Inspection(
         target=NAME,
-        inputs=tuple(_tensor_info(value) for value in model.graph.input),
+        inputs=tuple(_tensor_info(value) for value in model.graph.input if value.name not in held),
         outputs=tuple(_tensor_info(value) for value in model.graph.output),
         facts={"opset": opsets, "ir version": str(model.ir_version), "producer": producer},
         weights=elements,
@@ -321,6 +330,9 @@ def _dtype_name(code: int) -> str:
 
 
 def _tensor_info(value: onnx.ValueInfoProto) -> TensorInfo:
+    kind = value.type.WhichOneof("value") or "tensor_type"
+    if kind not in ("tensor_type", "sparse_tensor_type"):
+        return TensorInfo(name=value.name, dtype=f"{kind.removesuffix('_type')}(...)", dims=())
     tensor = value.type.tensor_type
     dims = tuple(
         d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?")

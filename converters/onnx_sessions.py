@@ -17,6 +17,7 @@ from .onnx_half_emulation import (
     cast_ends,
     computes_in_half,
     emulate_half,
+    half_ends,
     has_half,
     has_half_io,
 )
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
+    from ..core.signature import Signature
     from .onnx_files import WeightStore
 
 Providers = Sequence[tuple[str, Mapping[str, str]]]
@@ -35,18 +37,20 @@ _LOG_ERRORS = 3  # the lowest severity that is logged
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
-def open_session(
+def open_session(  # noqa: PLR0913 - how the session holds and changes the graph
     model: Path | onnx.ModelProto,
     folder: Path,
     providers: Providers = CPU_PROVIDERS,
     *,
     held: WeightStore | None = None,
     once: bool = False,
+    optimize: bool = True,
 ) -> onnxruntime.InferenceSession:
     """Open a session of a file, or of a graph in memory whose weights may lie in `folder`.
 
     `held` are weights detached from the graph; they must outlive the session. With `once`, the
-    session does not rearrange its weights for speed, which takes a second copy.
+    session does not rearrange its weights for speed, which takes a second copy. Without `optimize`,
+    every node runs as the graph has it.
 
     Raises:
         Exception: anything that ONNX Runtime raises.
@@ -64,6 +68,9 @@ def open_session(
         options.add_session_config_entry("session.disable_quant_qdq", "1")
         basic = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         options.graph_optimization_level = basic
+    if not optimize:
+        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.graph_optimization_level = level
     if isinstance(model, Path):
         source: str | bytes = str(model)
     else:
@@ -118,12 +125,12 @@ _PROVIDERS: Mapping[str, Providers] = {
 }
 
 
-def open_onnx(path: Path, device: str) -> OnnxRunner:
+def open_onnx(path: Path, device: str, signature: Signature | None = None) -> OnnxRunner:
     """Open a session on the CPU, or on CUDA if its provider loads.
 
     On the CPU, a model with half tensors runs as a copy that rounds them
-    (`onnx_half_emulation.py`). If modelc made inputs and outputs half, the runner still accepts and
-    returns float32.
+    (`onnx_half_emulation.py`). If modelc made inputs and outputs half, or inputs are half that the
+    signature has as float32, the runner still accepts and returns float32.
 
     Raises:
         RunnerError: ONNX Runtime cannot open the model.
@@ -132,12 +139,13 @@ def open_onnx(path: Path, device: str) -> OnnxRunner:
     if device == "cuda":
         _require_cuda()
     model = read_graph(path)
+    floats = [] if signature is None else [s.name for s in signature.inputs if s.dtype == "float32"]
+    float_io = any(one.name in floats for one in half_ends(model))
     try:
-        session = open_session(
-            _runnable_model(path, model, device), path.parent, _PROVIDERS[device]
-        )
+        runnable = runnable_model(path, model, device, float_io=float_io)
+        session = open_session(runnable, path.parent, _PROVIDERS[device])
     except Exception as error:
-        raise _session_error(error) from error
+        raise session_error(error) from error
     return OnnxRunner(session)
 
 
@@ -186,7 +194,7 @@ def open_deployment(path: Path, deployment: str, device: str) -> OnnxRunner:
     try:
         session = open_session(path, path.parent, providers)
     except Exception as error:
-        raise _session_error(error) from error
+        raise session_error(error) from error
     used = session.get_providers()
     if used[0] != providers[0][0]:  # ONNX Runtime only logs that a provider does not load
         raise RunnerError(
@@ -207,13 +215,13 @@ def open_onnx_by_default(path: Path, device: str) -> OpenedByDefault | None:
     try:
         session = open_session(path, path.parent, ((_CUDA, {}),))
     except Exception as error:
-        raise _session_error(error) from error
+        raise session_error(error) from error
     return OpenedByDefault(runner=OnnxRunner(session), compute="tf32", advice=_CUDA_ADVICE)
 
 
 def is_judged_by_copy(path: Path) -> bool:
     """Whether the CPU session that judges a file runs a float32 copy of it."""
-    return not isinstance(_runnable_model(path, read_graph(path), "cpu"), Path)
+    return not isinstance(runnable_model(path, read_graph(path), "cpu"), Path)
 
 
 def session_settings(device: str) -> dict[str, str]:
@@ -243,9 +251,14 @@ def _require_cuda() -> None:
         )
 
 
-def _runnable_model(path: Path, model: onnx.ModelProto, device: str) -> Path | onnx.ModelProto:
-    """Return the file, or a copy in memory of a partly half model."""
-    float_io = has_half_io(model)
+def runnable_model(
+    path: Path, model: onnx.ModelProto, device: str, *, float_io: bool = False
+) -> Path | onnx.ModelProto:
+    """Return the file, or a copy in memory of a partly half model.
+
+    With `float_io`, or if modelc made them half, inputs and outputs are float32.
+    """
+    float_io = float_io or has_half_io(model)
     if not has_half(model):
         return path
     if device == "cpu" and (float_io or computes_in_half(model)):
@@ -257,7 +270,7 @@ def _runnable_model(path: Path, model: onnx.ModelProto, device: str) -> Path | o
     return cast_ends(model, bfloat16_ends(model))
 
 
-def _session_error(error: Exception) -> RunnerError:
+def session_error(error: Exception) -> RunnerError:
     """Join the lines of ONNX Runtime's message."""
     return runner_error("ONNX Runtime", error, " ".join(text_lines(error)))
 
@@ -283,7 +296,7 @@ class OnnxRunner(RunnerBase):
         try:
             values = self._session.run(self._outputs, given)
         except Exception as error:
-            raise _session_error(error) from error
+            raise session_error(error) from error
         found = dict(zip(self._outputs, values, strict=True))
         return {  # a sequence or map is rejected later
             name: value.copy() if isinstance(value, np.ndarray) else value

@@ -221,6 +221,9 @@ def target_named(name: str, targets: tuple[Target, ...] = TARGETS) -> Target:
     raise unknown_name_error("target", name, [target.NAME for target in targets])
 
 
+_HEAD_BYTES = 16  # of a file, in a message
+
+
 def target_for(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:
     """Return the target of a model file, by suffix (the longest first) and content.
 
@@ -234,6 +237,16 @@ def target_for(path: Path, targets: tuple[Target, ...] = TARGETS) -> Target:
     claiming = [target for target in targets if target.claims(path)]
     if claiming:
         return _own_object(max(claiming, key=lambda target: len(target.SUFFIX)))
+    named = [target for target in targets if path.is_file() and path.name.endswith(target.SUFFIX)]
+    if named:
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD_BYTES)
+        name = max(named, key=lambda target: len(target.SUFFIX)).NAME
+        raise UsageError(
+            f"{path} has the suffix of {name}, but begins with {head!r}",
+            hint="copy or download the file again, and compare its size with the original",
+            code=ErrorCode.NOT_AN_ARTIFACT,
+        )
     suffixes = ", ".join(f"{target.NAME} (*{target.SUFFIX})" for target in targets)
     raise UsageError(
         f"{path} is not a model of a known format",

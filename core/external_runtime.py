@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from .contract import Feed, Outputs, Runner
+from .contract import Array, Feed, Outputs, Runner, Target
 from .errors import RunnerError
 from .records import Artifact
 from .signature import Signature
@@ -207,3 +207,58 @@ def keep_latest(
 def facts_of(versions: Mapping[str, str]) -> str:
     """Return versions in one line: `onnxruntime 1.20.1, python 3.11.7`."""
     return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+# A model file that takes eager's place, as its own runtime runs it.
+
+
+class OpenedReference(Runner, Protocol):
+    """A model file opened as the reference of others: its outputs, and how roundoff moves them."""
+
+    @property
+    def runtime(self) -> str:
+        """The runtime with its version, for people."""
+        ...
+
+    @property
+    def tests_nonfinite(self) -> bool:
+        """Whether the graph tests for NaN or Inf."""
+        ...
+
+    @property
+    def rounds_to_integers(self) -> bool:
+        """Whether the graph may make integers of floats."""
+        ...
+
+    def run_exact(self, feed: Feed) -> Outputs:
+        """Run one feed in float64.
+
+        Raises:
+            RunnerError: the graph has no float64.
+        """
+        ...
+
+    def run_sequential_sums(self, feed: Feed) -> Outputs:
+        """Run one feed in float32 with sequential sums and means; errors as of `run_exact`."""
+        ...
+
+    def run_perturbed(self, feed: Feed, share: float, seed: int) -> Outputs:
+        """Run one feed with weights perturbed by a random `share` of themselves."""
+        ...
+
+    def weights(self) -> dict[str, Array]:
+        """Return the float32 constants that an artifact of the same model holds, by name."""
+        ...
+
+
+@runtime_checkable
+class ReferenceMaker(Target, Protocol):
+    """A target whose files can be the reference with a noise floor."""
+
+    def open_reference(self, path: Path) -> OpenedReference:
+        """Open a model file as a reference on the CPU.
+
+        Raises:
+            RunnerError: the runtime cannot open it.
+        """
+        ...

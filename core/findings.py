@@ -327,3 +327,14 @@ class PipelineComparison:
     sha256: str
     feeds: int
     drifts: tuple[PipelineDrift, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceRuntime:
+    """A reference that is not eager: a model file, and the runtime that ran it with its version."""
+
+    file: str
+    runtime: str
+
+    def __str__(self) -> str:
+        return f"{self.file} in {self.runtime}, not eager"

@@ -30,6 +30,7 @@ __all__ = [
 DTYPES = (
     "float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
+DTYPE_NAMES = {"float": "float32", "double": "float64", "boolean": "bool"}  # as files name them
 FLOATS = ("float32", "float64", "float16")
 _SAMPLES = Option("samples", "SAMPLE")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from .domain import Domain
-from .findings import Histogram, Sensitivity, WorstFeed
+from .findings import Histogram, ReferenceRuntime, Sensitivity, WorstFeed
 from .kinds import ReasonCode, SkippedCheck
 
 _FLOAT_PREFIXES = ("float", "complex", "bfloat")
@@ -23,8 +23,7 @@ class State(StrEnum):
 class Excuse(StrEnum):
     """Why an output passed although its SQNR is below the limit of its precision.
 
-    `usual scale`: its errors are roundoff at the scale of other feeds. `ill conditioned`: eager
-    itself moves as far under noise of 2^-24, as measured.
+    `usual scale`: roundoff at the scale of other feeds. `ill conditioned`: eager moves as far.
     """
 
     USUAL_SCALE = "usual scale"
@@ -270,7 +269,7 @@ class Verdict:
     `restricted_values` are the least and the greatest value of inputs for whose chosen range it is
     right in a part only. `by_default` is the result under the runtime's defaults, if less precise.
     `domain` is for a file judged by itself. `sensitivity` is what feeds and limits would detect,
-    `stored` the references of a prepared step, `host` what ran an engine: driver, library, GPU.
+    `stored` the references of a prepared step, `host` what ran an engine, `reference` another file.
     """
 
     artifact: str
@@ -293,6 +292,7 @@ class Verdict:
     sensitivity: Sensitivity | None = None
     stored: StoredComparison | None = None
     host: dict[str, str] = field(default_factory=dict)
+    reference: ReferenceRuntime | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", "; ".join(one.text for one in self.reasons))

@@ -223,7 +223,7 @@ def extra_sizes(work: StepWork, recipe: Recipe) -> tuple[Mapping[str, int], ...]
     Stored references have feeds of these sizes.
     """
     run, parent = work.run, work.parent
-    if not run.eager.has_source:
+    if not run.eager.model.has_module:
         return ()
     job = replace(
         make_job(replace(work, parent=replace(parent, path=None)), Path()),

@@ -23,8 +23,8 @@ class FileOptions:
         metavar="CHECKPOINT")
     against: Path | None = option(
         None, "against",
-        "Checkpoint of the eager reference, or hf://ORG/NAME@REVISION; default: as in the manifest "
-        "beside the file.",
+        "Checkpoint of the eager reference, or hf://ORG/NAME@REVISION; in validate also another "
+        "converted model; default: as in the manifest beside the file.",
         Panel.INPUT, commands=On.EAGER - On.EXPORT, key=False, kind=_P, metavar="CHECKPOINT")
     precision: str | None = option(
         None, "precision",

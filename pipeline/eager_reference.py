@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..checkpoints.checkpoint_files import NO_GUARD, ChangeGuard, identify, make_change_guard
-from ..checkpoints.checkpoint_loader import load_checkpoint
 from ..checkpoints.eager_model import Eager, open_eager
 from ..checkpoints.enclosed_module import find_steps
 from ..checkpoints.loaded_module import LoadedModule, merge_known_inputs
@@ -40,6 +39,7 @@ from .order import Judging, Source
 from .recorded_run import check_checkpoint_trust
 from .run_progress import Progress
 from .run_reference import check_finite, check_stateless, note_nonfinite_weights, run_reference
+from .runtime_reference import identify_artifact, load_model
 from .size_probe import choose_mask_sense, describe_unverified_dims
 from .stated_inputs import check_input_specs, describe_static_dims
 from .stored_use import StoredUse
@@ -86,7 +86,7 @@ class EagerReference:
     @property
     def suppression(self) -> Postprocess | None:
         """The steps after the model that suppress boxes; None without them or the model."""
-        steps = find_steps(self.model.module) if self.has_source else None
+        steps = find_steps(self.model.module) if self.model.has_module else None
         after = None if steps is None else steps.after
         return None if after is None or after.nms is None else after
 
@@ -113,6 +113,8 @@ def read_checkpoint(source: Source, progress: Progress) -> Checkpoint:
     check_input_specs(source)
     source = locate_source(source, progress.tell)
     with progress.step("read checkpoint", log="checkpoint"):
+        if (artifact := identify_artifact(source)) is not None:
+            return artifact
         checkpoint = identify(
             source.checkpoint,
             factory=source.model,
@@ -151,7 +153,7 @@ def open_reference(  # noqa: PLR0913 - inputs of the eager reference
     """
     stamp = make_change_guard(checkpoint)
     with progress.step("load model", log="checkpoint") as clock:
-        loaded = load_checkpoint(checkpoint)
+        loaded = load_model(checkpoint, trust=source.trust)
         clock.detail = checkpoint.kind
     given = load_user_samples(source, loaded, judging, signature)
     samples = None if given is None else given.first
@@ -350,7 +352,7 @@ def _run_feeds(
         )
         check_stateless(eager.model, before, found.references)
         eager.model.check_outputs()
-        weights = find_nonfinite_weights(eager.model.module)
+        weights = find_nonfinite_weights(eager.model.module) if eager.model.has_module else ()
         marks = {}
         if wanted is None:
             check_finite(found.references, weights)

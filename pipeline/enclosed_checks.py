@@ -55,8 +55,8 @@ def check_enclosed(eager: EagerReference, progress: Progress) -> tuple[str, ...]
     Raises:
         CheckpointError: they compute something else than what is declared.
     """
-    steps = find_steps(eager.model.module)
-    if steps is None or not eager.has_source:
+    steps = find_steps(eager.model.module) if eager.model.has_module else None
+    if steps is None:
         return ()
     with progress.step("check steps inside the model", log="eager") as clock:
         notes = []

@@ -20,12 +20,13 @@ from ..core.contract import (
     Outputs,
     Runner,
     Target,
+    TensorInfo,
     no_progress,
 )
-from ..core.errors import ModelcError
-from ..core.findings import Accuracy, WorstFeed
+from ..core.errors import ErrorCode, ModelcError, UsageError
+from ..core.findings import Accuracy, ReferenceRuntime, WorstFeed
 from ..core.kinds import QUANTIZED, Precision
-from ..core.signature import Signature
+from ..core.signature import DTYPE_NAMES, DTYPES, Signature
 from ..core.target_extensions import Carrying
 from ..core.verdict import Tolerance
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
@@ -52,8 +53,8 @@ class Candidate:
     """A model file to be judged, under the artifact's name in the verdict.
 
     `precision` selects the tolerance; `settings` are options of its format. `aside` is a folder for
-    its worst feed; None keeps none. `outputs` are eager's names for the outputs of a file that has
-    other ones, in its order.
+    its worst feed; None keeps none. `inputs` and `outputs` are eager's names for those of a file
+    that has other ones, in its order.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Candidate:
     settings: Mapping[str, str] = field(default_factory=dict)
     aside: Path | None = None
     outputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
 
     @property
     def log(self) -> str:
@@ -76,21 +78,36 @@ class Candidate:
             runner = target.open_runner(self.path, device, signature, self.settings)
         else:
             runner = target.open_runner(self.path, device, signature)
-        return _RenamingRunner(runner, self.outputs) if self.outputs else runner
+        return self.rename(runner, signature)
+
+    def rename(self, runner: Runner, signature: Signature) -> Runner:
+        """Return the file's runner under eager's names."""
+        if not self.outputs and not self.inputs:
+            return runner
+        return _RenamingRunner(runner, self, signature.outputs)
 
 
 class _RenamingRunner(RunnerBase):
-    """Runs a file and renames its outputs to eager's names."""
+    """Runs a file under eager's names, and returns its outputs in eager's order."""
 
-    def __init__(self, runner: Runner, names: tuple[str, ...]) -> None:
-        self.inputs = runner.inputs
-        self._names, self._opened = names, ExitStack()
+    def __init__(self, runner: Runner, named: Candidate, order: Sequence[str]) -> None:
+        self._opened = ExitStack()
         self._runner = self._opened.enter_context(runner)
+        self.inputs = named.inputs or runner.inputs
+        self._names, self._order = named.outputs, order
 
     def run(self, feed: Feed) -> Outputs:
         """Run one feed."""
-        outputs = self._runner.run(feed)
-        return dict(zip(self._names, outputs.values(), strict=True))
+        given = {
+            theirs: feed[ours]
+            for theirs, ours in zip(self._runner.inputs, self.inputs, strict=True)
+            if ours in feed
+        }
+        outputs = self._runner.run(given)
+        if not self._names:
+            return outputs
+        found = dict(zip(self._names, outputs.values(), strict=True))
+        return {name: found[name] for name in sorted(found, key=self._order.index)}
 
     def close(self) -> None:
         """Close the file's own runner."""
@@ -117,6 +134,75 @@ def match_outputs(candidate: Candidate, signature: Signature, progress: Progress
         return candidate
     progress.note(f"outputs are compared in their order: {', '.join(theirs)} as {', '.join(ours)}")
     return replace(candidate, outputs=ours)
+
+
+def pair_ends(candidate: Candidate, eager: EagerReference) -> tuple[Candidate, tuple[str, ...]]:
+    """Pair inputs and outputs with those of a reference that is a converted model too.
+
+    They pair by name, or by position with a note where the files share no name. An input that the
+    candidate lacks is left to the judge.
+
+    Returns:
+        the candidate with the reference's names, and the notes.
+
+    Raises:
+        UsageError: names, dtypes or ranks contradict each other.
+    """
+    found, one = candidate.target.inspect(candidate.path), eager.references[0]
+    inputs = [(spec.name, spec.dtype, len(spec.dims)) for spec in eager.signature.inputs]
+    outputs = [(name, array.dtype.name, array.ndim) for name, array in one.outputs.items()]
+    files = candidate.name, eager.checkpoint.title
+    paired = {
+        "inputs": _pair_tensors("input", found.inputs, inputs, files),
+        "outputs": _pair_tensors("output", found.outputs, outputs, files),
+    }
+    notes = tuple(
+        f"{ends} are compared in their order: {', '.join(one.name for one in infos)} as "
+        f"{', '.join(names)}"
+        for (ends, names), infos in zip(paired.items(), (found.inputs, found.outputs), strict=True)
+        if {*names} - {one.name for one in infos}
+    )
+    return replace(candidate, inputs=paired["inputs"], outputs=paired["outputs"]), notes
+
+
+_LIKE_FLOAT = {"float16": "float32", "bfloat16": "float32"}  # runners take and give float32
+
+
+def _pair_tensors(
+    kind: str,
+    infos: Sequence[TensorInfo],
+    ours: Sequence[tuple[str, str, int]],
+    files: tuple[str, str],
+) -> tuple[str, ...]:
+    """Return the reference's names in the file's order; empty if they are the file's own."""
+    theirs, names = [one.name for one in infos], [name for name, _, _ in ours]
+    if not theirs:
+        return ()  # the format does not name them
+    lists = f"{files[0]} has the {kind}s {', '.join(theirs)}, {files[1]} has {', '.join(names)}"
+    by_name = {*theirs} <= {*names} if kind == "input" else {*theirs} == {*names}
+    if not by_name and (len(theirs) != len(names) or {*theirs} & {*names}):
+        raise UsageError(
+            lists, hint=f"compare files with the same {kind}s, by name or by number",
+            code=ErrorCode.SAMPLE_MISMATCH,
+        )  # fmt: skip
+    pairs = dict(zip(theirs, theirs if by_name else names, strict=True))
+    known = {name: (dtype, rank) for name, dtype, rank in ours}
+    for one in infos:
+        dtype, rank = known[pairs[one.name]]
+        given = DTYPE_NAMES.get(one.dtype, one.dtype)
+        given = _LIKE_FLOAT.get(given, given)
+        ranked = one.dims and len(one.dims) != rank
+        if ranked or (given in DTYPES and given != _LIKE_FLOAT.get(dtype, dtype)):
+            form = f"{one.dtype} with {len(one.dims)} dims"
+            raise UsageError(
+                f"{kind} {one.name} of {files[0]} is {form}, {pairs[one.name]} of {files[1]} is "
+                f"{dtype} with {rank}",
+                hint="compare files of one model",
+                code=ErrorCode.SAMPLE_MISMATCH,
+            )
+    if by_name:
+        return () if theirs == [name for name in names if name in pairs] else tuple(theirs)
+    return tuple(names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +283,7 @@ class JudgeRequest:
         recorded_host: the driver and library of the verdict on record.
         sensitive: plant faults in copies of an artifact that passed.
         states_accuracy: note the accuracy, as no record will hold it.
+        reference: what takes eager's place, if the model itself does not say so.
     """
 
     candidate: Candidate
@@ -213,6 +300,7 @@ class JudgeRequest:
     recorded_host: Mapping[str, str] = field(default_factory=dict)
     sensitive: bool = False
     states_accuracy: bool = False
+    reference: ReferenceRuntime | None = None
 
     @cached_property
     def case(self) -> JudgeCase:

@@ -31,7 +31,7 @@ from .option_table import (
     SourceOptions,
 )
 from .order import Judging, Lowering, Order, Source, Wanted
-from .recorded_run import Moved, record_beside
+from .recorded_run import Moved, check_not_modelcs, record_beside
 
 NO_LIMITS: tuple[Limits, Mapping[str, Limits]] = (Limits(), {})
 
@@ -273,13 +273,17 @@ def make_settings(given: Given, wanted: Sequence[Wanted] = ()) -> dict[str, str]
 def build_order(path: Path, order: Order) -> Order:
     """The order of `modelc build-...`, with what the manifest beside `path` records.
 
+    A model that neither a manifest nor `--against` gives an eager reference is the reference
+    itself, as its own runtime runs it.
+
+    Raises:
+        UsageError: modelc rejected the model, or it changed after modelc made it.
+
     Args:
         path: a checkpoint, or a model that the wanted artifact is made from, directly or not.
         order: as the command line gives it; its source's checkpoint is `path` itself where no
             other is given.
 
-    Raises:
-        UsageError: `path` is a converted model whose eager reference is unknown.
     """
     origins = {target.NAME: target.SUFFIX for target in _iter_origins(order.wanted[0])}
     is_origin = path.is_file() and path.name.endswith(tuple(origins.values()))
@@ -296,17 +300,10 @@ def build_order(path: Path, order: Order) -> Order:
         order = preprocess_as_declared(replace(order, meta=meta))
         return replace(order, parent=path, parent_precision=precision)
     if beside is None:
-        raise UsageError(
-            f"{path} is in no manifest beside it, so its eager reference is unknown",
-            hint=Hint(
-                "add --against CHECKPOINT ",
-                Option("model", "PKG.MOD:FACTORY"),
-                " ",
-                Option("input", "…"),
-            ),
-            option="model",
-            code=ErrorCode.NO_MANIFEST,
-        )
+        check_not_modelcs(path)
+        precision = target_for(path).inspect(path).quantized or Precision.FP32
+        source = replace(order.source, artifact=True)
+        return replace(order, source=source, parent=path, parent_precision=precision)
     from .reopen import find_recorded_run  # it imports what judges
 
     manifest, artifact = beside

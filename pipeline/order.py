@@ -57,7 +57,8 @@ class Source(SourceOptions):
 
     A checkpoint whose digest is `recorded` was opened before, and needs no consent. `preprocess`
     are the steps to include before the model, which make its input `preprocess_input`. `hub` is
-    where a checkpoint in the hub's cache is from.
+    where a checkpoint in the hub's cache is from. It may be an `artifact`: a converted model that
+    its own runtime runs as the reference.
     """
 
     checkpoint: Path
@@ -65,6 +66,7 @@ class Source(SourceOptions):
     preprocess: str = ""
     preprocess_input: str = ""
     hub: HubOrigin | None = None
+    artifact: bool = False
 
     @property
     def name(self) -> str:

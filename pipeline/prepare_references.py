@@ -189,6 +189,8 @@ class _AnswerCollector:
 
     def _has_fast_paths(self) -> bool:
         """Return whether a module has a fast path of attention."""
+        if not self.eager.model.has_module:
+            return False
         import torch
 
         kinds = (

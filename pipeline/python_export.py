@@ -266,7 +266,8 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
         path: a model that the target is made from.
         to: the format, as `"openvino:fp16"`.
         out: output folder.
-        against: the eager side; None takes the manifest beside `path`.
+        against: the eager side; None takes the manifest beside `path`, or else `path` itself as its
+            own runtime runs it.
         lowering: calibration data and quantizer of INT8, what stays in floating point.
         settings: options that the format alone has, as text.
         meta: as of `export`; what the manifest beside `path` records is kept.

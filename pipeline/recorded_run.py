@@ -83,6 +83,28 @@ def _find_record(folder: Path, name: str, *, rejected: bool) -> tuple[Manifest, 
     return None
 
 
+def check_not_modelcs(path: Path) -> None:
+    """Check that a file without a valid record is another tool's, and no artifact gone wrong.
+
+    Raises:
+        UsageError: it was rejected, or changed after it was built.
+    """
+    against = f"name its eager reference: modelc build-ov {path} --against CHECKPOINT"
+    if record_of_rejected(path) is not None:
+        raise UsageError(
+            f"{path} was rejected, so it cannot be its own reference",
+            hint=against,
+            code=ErrorCode.NO_MANIFEST,
+        )
+    known = read_manifest(path.parent)
+    if known is not None and any(a.files[0].name == path.name for a in known.artifacts):
+        raise UsageError(
+            f"{path} was changed after it was built: its digest differs",
+            hint=f"build it again, or {against}",
+            code=ErrorCode.FILE_CHANGED,
+        )
+
+
 def has_unknown_trace(artifact: Artifact, manifest: Manifest) -> bool:
     """Whether it is a trace, or made from one, whose frozen branches are unknown."""
     seen: set[str] = set()
@@ -180,6 +202,7 @@ def source_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Source:
         trust=moved.trust,
         recorded=recorded.digest,
         samples=samples,
+        artifact=True,
     )
 
 

@@ -137,6 +137,11 @@ def _check_by_model(
     for step in plan:
         if isinstance(step.target, SettingsChecked):
             step.target.check_settings(eager.signature, order.settings)
+    if eager.model.reference is not None:
+        progress.note(
+            f"the reference is {eager.model.reference}; to compare with eager: "
+            "--against CHECKPOINT --model PKG.MOD:FACTORY"
+        )
     check_enclosed(eager, progress)
     eager = replace(eager, pipeline=compare_pipeline(order.against_pipeline, eager, progress))
     data = None if order.measuring is None else order.measuring.data
@@ -228,7 +233,7 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
     before = manifest = keeper.manifest
     if made.failure is not None and keeper.kept is not None:
         made = replace(made, failure=keeper.hint(made.failure))
-    done = _has_passed(made) or not context.eager.has_source
+    done = _has_passed(made) or not context.eager.model.has_module
     other = None if done else build_from_other_capture(step, manifest, context)
     if other is not None:
         sibling, mother, made = other
@@ -249,7 +254,7 @@ def execute_step(step: Step, manifest: Manifest, context: RunContext) -> Manifes
             text = f"{pending.step} was prepared from an older {step.name}: prepare it again"
             context.workspace.progress.note(text, warning=True)
     context.workspace.folder.commit(now, find_unreferenced_files(before, now))
-    if not context.eager.has_source:
+    if not context.eager.model.has_module:
         return now
     rejection = RejectionContext(
         eager=context.eager,

@@ -54,6 +54,8 @@ class StoredEager(Eager):
     What they do not hold is noted in `use` and raises NotStoredError, or there is no answer.
     """
 
+    has_module = False
+
     def __init__(self, stored: StoredReferences, use: StoredUse) -> None:
         self.inputs = tuple(spec.name for spec in stored.index.inputs)
         self._stored, self._use = stored, use

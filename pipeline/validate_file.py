@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 from ..converters.registry import target_for
@@ -19,9 +20,10 @@ from ..core.errors import (
     unknown_name_error,
 )
 from ..core.events import Tell, ignore_events
+from ..core.findings import ReferenceRuntime
 from ..core.kinds import Precision, ReasonCode
 from ..core.manifest import Manifest
-from ..core.records import REJECTED_FOLDER, Artifact, step_of
+from ..core.records import REJECTED_FOLDER, Artifact, Checkpoint, step_of
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import State, Verdict
 from ..validators.apply_tolerance import apply_tolerance
@@ -29,7 +31,7 @@ from ..validators.ruling import Judgment, Ruling, decide
 from .accuracy_gate import apply_recorded_preprocessing
 from .branch_coverage import CaptureEvidence, branch_coverage, watch_branches
 from .eager_reference import open_reference, read_checkpoint
-from .judge_case import Candidate, JudgeRequest, match_outputs
+from .judge_case import Candidate, JudgeRequest, match_outputs, pair_ends
 from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
 from .manifest_file import read_manifest, without_artifacts
@@ -42,6 +44,7 @@ from .recorded_run import (
     check_program_trust,
     describe_changed_file,
     drop_keys,
+    is_foreign_program,
     load_manifest,
     record_beside,
     record_of_rejected,
@@ -66,11 +69,12 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     replay: Path | None = None,
     measuring: Measuring | None = None,
 ) -> Verdict:
-    """Judge one model file against the eager model of a checkpoint.
+    """Judge one model file against the eager model of a checkpoint, or another model file.
 
     Args:
         path: the model file.
-        source: the eager side; None takes the one recorded in the manifest beside the file.
+        source: the checkpoint or the other file, which its own runtime runs; None takes the one
+            recorded in the manifest beside the file.
         tell: receives progress events.
         judging: feeds, tolerances, device.
         precision: the precision to judge it as; None is the recorded one, or fp32: a file does not
@@ -172,7 +176,8 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
     replay: Feed | None,
     measuring: Measuring | None,
 ) -> Verdict:
-    """Judge the candidate against a checkpoint that no manifest names."""
+    """Judge the candidate against a checkpoint, or another artifact, that no manifest names."""
+    source = replace(source, artifact=True)
     with ExitStack() as held, temporary_logs() as logs:
         progress = Progress(tell=tell, logs=logs)
         checkpoint = read_checkpoint(source, progress)
@@ -180,7 +185,11 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
         eager = open_reference(source, checkpoint, judging, progress)
         labelled = enter_labelled(measuring, eager, progress, held)
         watch_branches(eager, judging.accept, progress)
-        candidate = match_outputs(candidate, eager.signature, progress)
+        notes: tuple[str, ...] = ()
+        if eager.model.has_module:
+            candidate = match_outputs(candidate, eager.signature, progress)
+        else:
+            candidate, notes = pair_ends(candidate, eager)
         settings = runtime_settings(candidate.target, judging.device_for(candidate.target))
         request = JudgeRequest(
             candidate=candidate,
@@ -191,11 +200,21 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
             capture=CaptureEvidence(branches=branch_coverage(eager, judging.accept)),
             sensitive=True,
             labelled=labelled,
+            notes=notes,
+            reference=_find_program_runtime(checkpoint),
         )
         judgment = _judge_unrecorded(request, replay)
         ranges = judgment.verdict.restricted_values
         inputs = restrict_inputs(eager.signature.inputs, ranges)
         return judgment.plus(Ruling(domain=Domain(inputs=inputs, settings=settings))).verdict
+
+
+def _find_program_runtime(checkpoint: Checkpoint) -> ReferenceRuntime | None:
+    """Return how torch runs a program that is the reference; None for weights with a module."""
+    if not is_foreign_program(checkpoint.kind):
+        return None
+    runtime = f"torch {metadata.version('torch')} ({checkpoint.kind})"
+    return ReferenceRuntime(file=checkpoint.title, runtime=runtime)
 
 
 def _judge_unrecorded(request: JudgeRequest, replay: Feed | None) -> Judgment:

@@ -245,7 +245,7 @@ class _RangeSearch:
         return good
 
     def _bisect(self, sizes: Mapping[str, int], good: int, bad: int) -> int:
-        rows = {len(one) - 1 for one in self._eager.module.parameters() if one.dim() > 1}
+        rows = {len(one) - 1 for one in self._eager.weights().values() if one.ndim > 1}
         for guess in sorted(row for row in rows if good <= row < bad)[:2]:  # ends of its tables
             if self._ends_at(sizes, guess):
                 return guess

@@ -241,7 +241,7 @@ def _run_by_default(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     counted = _list_compared_feeds(evidence)[:_MAX_DEFAULT_FEEDS]
     if opened is None or not counted:
         return Ruling()
-    with opened.runner as runner:
+    with candidate.rename(opened.runner, eager.signature) as runner:
         replies = [reply_to(runner, one) for one in counted]
         inputs = runner.inputs
     limits = TOLERANCES[_PRECISION_OF_LIMITS[opened.compute]]
@@ -301,7 +301,8 @@ def _check_default_session(request: JudgeRequest, judged: JudgedEvidence) -> Rul
     """
     candidate, evidence, device = request.candidate, judged.evidence, judged.verdict.device
     target = candidate.target
-    if not judged.passed or candidate.outputs or not isinstance(target, DefaultChecked):
+    renamed = candidate.outputs or candidate.inputs
+    if not judged.passed or renamed or not isinstance(target, DefaultChecked):
         return Ruling()
     counted = _list_compared_feeds(evidence)
     found = target.run_by_default(candidate.path, device, [one.feed.arrays for one in counted])
@@ -353,6 +354,14 @@ def _note_stored(request: JudgeRequest, judged: Judgment) -> Ruling:
     return Ruling(stored=stored.comparison, notes=stored.notes)
 
 
+def _state_reference(request: JudgeRequest, _: Judgment) -> Ruling:
+    """State what took eager's place as the reference."""
+    found = request.reference or request.eager.model.reference
+    if found is None:
+        return Ruling()
+    return Ruling(reference=found, heading=(f"reference: {found}",))
+
+
 FILE_RULES: tuple[Rule, ...] = (
     restrict_values,
     _sweep,
@@ -374,5 +383,6 @@ ARTIFACT_RULES: tuple[Rule, ...] = (
     plant_faults,
     check_accuracy,
     _note_stored,
+    _state_reference,
 )
 """Rules on how the artifact was made and how it performs."""

@@ -9,7 +9,7 @@ from ..core.contract import Array, Inspection, Outputs, Runner, TensorInfo
 from ..core.dims import Dim
 from ..core.kinds import Precision
 from ..core.postprocess import BOXES, CLASS_IDS, COUNT, SCORES
-from ..core.signature import DTYPES, Signature
+from ..core.signature import DTYPE_NAMES, DTYPES, Signature
 from ..validators.feeds import FeedDrawer, NamedFeed, choose_example_sizes
 from .repository_records import ModelInterface, ServedTensor
 
@@ -23,7 +23,6 @@ _MAX_INTEGER_CHANGES = 0.01  # share of integers that may differ, as a tie may
 _BOX_LIST = {BOXES, SCORES, CLASS_IDS, COUNT}  # outputs of suppression
 _MAX_OTHER_BOXES = 0.1  # share of boxes that roundoff may choose otherwise
 _MAX_STEP = 16  # by which a dim is varied
-_DTYPE_NAMES = {"float": "float32", "double": "float64", "boolean": "bool"}  # of files
 
 
 def parse_dims(info: TensorInfo) -> tuple[int, ...]:
@@ -33,7 +32,7 @@ def parse_dims(info: TensorInfo) -> tuple[int, ...]:
 
 def plain_dtype(dtype: str) -> str:
     """Return a declared dtype by numpy's name; empty for the type of a program's argument."""
-    name = _DTYPE_NAMES.get(dtype, dtype)
+    name = DTYPE_NAMES.get(dtype, dtype)
     return name if name in (*DTYPES, "bfloat16", "uint16", "uint32", "uint64") else ""
 
 

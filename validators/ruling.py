@@ -11,15 +11,22 @@ from functools import cached_property
 from typing import Self
 
 from ..core.domain import Domain
-from ..core.findings import Accuracy, Sensitivity, WorstFeed
+from ..core.findings import Accuracy, ReferenceRuntime, Sensitivity, WorstFeed
 from ..core.kinds import ReasonCode
 from ..core.records import Latency
-from ..core.verdict import DefaultRun, OutputVerdict, Reason, State, StoredComparison, Verdict
+from ..core.verdict import (
+    DefaultRun,
+    OutputVerdict,
+    Reason,
+    State,
+    StoredComparison,
+    Verdict,
+)
 
 # Fields of a verdict that a ruling sets directly.
 _FIELDS = (
     "restricted_values", "by_default", "sensitivity", "worst", "seconds", "domain", "stored",
-    "host",
+    "host", "reference",
 )  # fmt: skip
 
 
@@ -50,6 +57,7 @@ class Ruling:
     domain: Domain | None = None
     stored: StoredComparison | None = None
     host: dict[str, str] | None = None
+    reference: ReferenceRuntime | None = None
     accuracy: Accuracy | None = None
     latency: Latency | None = None
 

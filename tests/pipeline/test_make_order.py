@@ -10,15 +10,12 @@ import pytest
 
 from modelc.converters.registry import TARGETS
 from modelc.core.contract import Target
-from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.kinds import Precision
 from modelc.core.records import sha256_of
 from modelc.pipeline.api import build
 from modelc.pipeline.make_order import build_order, lowers_rest
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
 from modelc.pipeline.order import Judging, Order, Source, Wanted
-
-from ..reasons import has_code
 
 pytestmark = [pytest.mark.needs("onnx"), pytest.mark.needs("openvino")]
 HALF = Wanted(target="openvino", precision=Precision.FP16)
@@ -51,11 +48,10 @@ def test_an_ir_beside_its_onnx_is_added_to_the_manifest(digits_copy: Path) -> No
     assert found.exit_code == 0
 
 
-def test_an_onnx_without_a_manifest_requires_a_checkpoint(elsewhere: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, check=has_code(ErrorCode.NO_MANIFEST)) as caught:
-        build(elsewhere, to="openvino", out=tmp_path / "ir")
-    assert "--against" in caught.value.hint
-    assert not (tmp_path / "ir").exists()
+def test_an_onnx_without_a_manifest_is_its_own_reference(elsewhere: Path, tmp_path: Path) -> None:
+    found = build(elsewhere, to="openvino", out=tmp_path / "ir").manifest
+    assert found.passed
+    assert [one.reference and one.reference.file for one in found.verdicts] == ["model.onnx"]
 
 
 def test_an_onnx_without_a_manifest_is_built_against_a_checkpoint(
