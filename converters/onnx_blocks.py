@@ -54,13 +54,13 @@ class BlockWeights:
         return found
 
     def read_weights(self) -> IntegerWeights:
-        """Return the weights with the reach and the number of each one's block."""
+        """Return the weights with the radius and the number of each one's block."""
         import numpy as np
 
         steps = np.abs(self.scales.astype(np.float32)) * (1.0 if self.zeros is None else 0.5)
         numbers = np.arange(self.scales.size, dtype=np.int32).reshape(self.scales.shape)
-        reach, blocks = (one.repeat(self.size, axis=1)[:, : self.rows] for one in (steps, numbers))
-        return IntegerWeights(values=self.dequantize(), reach=reach, blocks=blocks)
+        radius, blocks = (one.repeat(self.size, axis=1)[:, : self.rows] for one in (steps, numbers))
+        return IntegerWeights(values=self.dequantize(), radius=radius, blocks=blocks)
 
 
 def _unpack(array: Array, bits: int) -> NDArray[np.int16]:

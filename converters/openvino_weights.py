@@ -67,7 +67,7 @@ def _evaluate(top: Any) -> IntegerWeights | None:
     while chain[-1].get_type_name() != "Constant":
         chain.append(chain[-1].input_value(0).get_node())
     zeroed = any(node.get_type_name() == "Subtract" for node in chain)
-    parts = [_constant_values(chain.pop())]  # and, after the scales, reach and blocks
+    parts = [_constant_values(chain.pop())]  # and, after the scales, radius and blocks
     for node in reversed(chain):
         kind = node.get_type_name()
         if kind == "Convert":
@@ -76,8 +76,8 @@ def _evaluate(top: Any) -> IntegerWeights | None:
         if kind == "Subtract":
             parts[0] = parts[0] - other
         elif kind == "Multiply":
-            reach, numbers = np.abs(other) * (0.5 if zeroed else 1.0), np.arange(other.size)
-            shared = [reach, numbers.reshape(other.shape)]
+            radius, numbers = np.abs(other) * (0.5 if zeroed else 1.0), np.arange(other.size)
+            shared = [radius, numbers.reshape(other.shape)]
             shape = parts[0].shape
             parts = [parts[0] * other, *(np.broadcast_to(one, shape) for one in shared)]
         elif kind == "Reshape":
@@ -86,8 +86,8 @@ def _evaluate(top: Any) -> IntegerWeights | None:
             parts = [one.transpose(other.astype(int).reshape(-1)) for one in parts]
     if len(parts) == 1:
         return None
-    values, reach, blocks = parts
-    return IntegerWeights(values=values, reach=reach, blocks=blocks)
+    values, radius, blocks = parts
+    return IntegerWeights(values=values, radius=radius, blocks=blocks)
 
 
 def _skip_conversions(node: Any) -> Any:

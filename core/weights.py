@@ -27,13 +27,13 @@ class Weighted(Target, Protocol):
 class IntegerWeights:
     """Integer weights as the artifact computes with them, in blocks that share a scale.
 
-    `reach` is how far rounding to nearest moves each weight at most: half a step, or a whole one
+    `radius` is how far rounding to nearest moves each weight at most: half a step, or a whole one
     where a block has no zero point and its largest weight of one sign is clipped. `blocks` numbers
     the block of each weight. All three have one shape.
     """
 
     values: Array
-    reach: Array
+    radius: Array
     blocks: Array
 
 

@@ -54,12 +54,10 @@ _MAX_REJECTED = 3  # retries of choosing a domain after eager rejects a feed of 
 class EagerReference:
     """An opened checkpoint and eager's outputs on every feed, computed once.
 
-    `exact` caches the float64 outputs by digest of the feed, filled when an artifact is first
-    compared with them. `swept` caches the outputs on the feeds of a sweep by digest; None means
-    that eager rejects the feed. `moved` caches how far noise moves an output, by digest of the feed
-    and output. `stamp` guards the checkpoint from before it was loaded. `given` holds the user's
-    own samples. `stored` says how references of another host are used, if there are any.
-    `pipeline` is the user's pipeline with the same outputs.
+    By digest of the feed, `exact` caches float64 outputs, `swept` those of a sweep (None where
+    eager rejects the feed), and `moved` how far noise moves an output. `stamp` guards the
+    checkpoint from before it was loaded. `given` are the user's own samples, `stored` the
+    references of another host, `pipeline` the user's pipeline with the same outputs.
     """
 
     checkpoint: Checkpoint
@@ -283,8 +281,8 @@ def _value_warnings(signature: Signature, samples: Mapping[str, Array] | None) -
             for name in unknown
         ),
         *(
-            f"{name} is verified on values as in the sample only: state its range, as in "
-            f"--input '{name}{{0..999}}'"
+            f"{name} is verified on values as in the sample only: state more, as --input "
+            f"'{name}{{0..999}}'"
             for name in sampled
         ),
         *(

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Times the reach of rounding: scales in FP16 move the largest of 8 bits by another 0.06 steps.
+# Times the radius of rounding: scales in FP16 move the largest of 8 bits by another 0.06 steps.
 _SLACK = 1.2
-_ALIKE = 0.6  # share of weights within reach; of another matrix, normally distributed, 0.09 are
-# Share of blocks with a weight beyond reach, or with all weights shifted to one side. A fold (of a
-# batch norm) moves weights beyond reach in most blocks, and to both sides.
+_ALIKE = 0.6  # share of weights within radius; of another matrix, normally distributed, 0.09 are
+# Share of blocks with a weight beyond radius, or with all weights shifted to one side. A fold (of a
+# batch norm) moves weights beyond radius in most blocks, and to both sides.
 _FEW, _MANY = 0.25, 0.25
-_SHIFTED = 0.8  # times the reach, which is less than a zero point off by one moves any weight
+_SHIFTED = 0.8  # times the radius, which is less than a zero point off by one moves any weight
 _FEW_LINES, _SMALL_FACTOR = 0.1, 0.1  # share of rows or columns; less a factor of 1
 _FOLD_SLACK = 1.5  # as `_SLACK`, and the error of a factor that is estimated from rounded weights
 _GLANCE = 8  # rows of a matrix that tell which weights are unrelated
@@ -94,7 +94,7 @@ def _find_fault(meant: Array, matrix: IntegerWeights) -> str | None:
         return None
     if like and wrong.mean() <= _FEW:
         return _difference_text(meant, matrix, off, wrong)
-    moved = (matrix.values - meant) / np.maximum(matrix.reach, np.finfo(np.float32).tiny)
+    moved = (matrix.values - meant) / np.maximum(matrix.radius, np.finfo(np.float32).tiny)
     near = np.abs(moved) < 3 * _SLACK  # half a step, and the step of a zero point off by one
     aside = (
         _count_in_blocks(~near | (moved < _SHIFTED), matrix) == 0,
@@ -115,13 +115,13 @@ def _is_folded(meant: Array, matrix: IntegerWeights, off: NDArray[np.bool_]) -> 
     import numpy as np
 
     shape = len(meant), -1
-    plain, values, reach, wrong = (
-        one.reshape(shape) for one in (meant, matrix.values, matrix.reach, off)
+    plain, values, radius, wrong = (
+        one.reshape(shape) for one in (meant, matrix.values, matrix.radius, off)
     )
     for axis in (0, 1):
         power = np.maximum((plain**2).sum(axis, keepdims=True), np.finfo(np.float32).tiny)
         times = (values * plain).sum(axis, keepdims=True) / power
-        if (np.abs(values - times * plain) <= _FOLD_SLACK * reach).all():
+        if (np.abs(values - times * plain) <= _FOLD_SLACK * radius).all():
             lines = wrong.any(axis)
             small = np.abs(times.reshape(-1)[lines] - 1) < _SMALL_FACTOR
             return bool(lines.sum() > max(2, _FEW_LINES * lines.size) or small.all())
@@ -135,7 +135,7 @@ def _is_beyond(
     import numpy as np
 
     moved = np.abs(matrix.values[rows] - meant[rows])
-    return np.asarray(~(moved <= _SLACK * matrix.reach[rows]))
+    return np.asarray(~(moved <= _SLACK * matrix.radius[rows]))
 
 
 def _count_in_blocks(found: NDArray[np.bool_], matrix: IntegerWeights) -> NDArray[np.float64]:
@@ -150,10 +150,10 @@ def _is_reordered(meant: Array, matrix: IntegerWeights) -> bool:
 
     first = matrix.blocks == matrix.blocks.reshape(-1)[0]
     for part in (first, np.ones_like(first)):
-        blocks, reach = matrix.blocks[part], matrix.reach[part]
+        blocks, radius = matrix.blocks[part], matrix.radius[part]
         ours, theirs = (np.lexsort((one, blocks)) for one in (matrix.values[part], meant[part]))
         moved = np.abs(matrix.values[part][ours] - meant[part][theirs])
-        if not (moved <= _SLACK * reach[ours]).all():
+        if not (moved <= _SLACK * radius[ours]).all():
             return False
     return True
 
@@ -173,5 +173,5 @@ def _difference_text(
     return (
         f"{int(wrong.sum())} of {wrong.size} blocks hold elements that rounding does not explain, "
         f"off by up to {float(gap[where]):.3g} ({float(matrix.values[where]):.4g} instead of "
-        f"{float(meant[where]):.4g}, rounding moves it by {float(matrix.reach[where]):.2g})"
+        f"{float(meant[where]):.4g}, rounding moves it by {float(matrix.radius[where]):.2g})"
     )

@@ -31,7 +31,7 @@ GROUPS = {Precision.INT4: 32, Precision.INT8_WEIGHTS: 128}
 _OPSET = 13
 _MICROSOFT = "com.microsoft"
 _MATRIX, _BIASED = 2, 3  # number of dims; number of inputs of a Gemm with a bias
-_ROUNDED = 1.001  # times the reach of rounding: and the roundoff of float32
+_ROUNDED = 1.001  # times the radius of rounding: and the roundoff of float32
 
 
 def quantize_weights(job: QuantizeJob) -> Quantized:
@@ -184,7 +184,7 @@ def quantize_blocks(array: Array, *, bits: int, size: int, name: str) -> tuple[A
         packed=packed, scales=scales, zeros=zeros, bits=bits, size=size, rows=array.shape[0]
     )
     rounded = found.read_weights()
-    off = np.abs(rounded.values - array.T) > _ROUNDED * rounded.reach
+    off = np.abs(rounded.values - array.T) > _ROUNDED * rounded.radius
     if off.any():
         raise ConversionError(
             f"ONNX Runtime's quantizer moved {int(off.sum())} of {off.size} weights of {name} by "

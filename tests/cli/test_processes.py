@@ -102,7 +102,7 @@ def test_a_dry_run_imports_no_framework(
     ran = modelc("export", *digits, *wanted, flags=("-X", "importtime"))
     imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
     assert ran.returncode == 0
-    assert "modelc.cli.export" in imported
+    assert "modelc.pipeline.plan" in imported
     assert not imported & {"torch", "numpy", "onnx", "onnxruntime", "openvino", "safetensors"}
 
 

@@ -14,16 +14,20 @@ from modelc.converters.registry import TARGETS, target_named
 from modelc.core.contract import EAGER, Array, Converted, Job, Target
 from modelc.core.kinds import QUANTIZED, Capture, Precision
 from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
-from modelc.pipeline.order import Judging, Source
+from modelc.pipeline.order import Judging, Source, Wanted
 from modelc.pipeline.run_progress import Progress
 
-from ..conftest import COMPILED, quantized
+from ..conftest import COMPILED, exported, quantized
 from .quantizers.conftest import ready
 
 if TYPE_CHECKING:
     import openvino
 
 OnnxFile = Callable[..., Path]
+DATA_FREE = ("onnx", "openvino")  # targets whose INT4 needs no data
+NO_LAYER = {
+    ("openvino", Precision.INT4)
+}  # NNCF leaves convolutions in 8 bits, and digits has no more
 Way: TypeAlias = tuple[Target, Capture | None, Precision]
 
 
@@ -44,6 +48,7 @@ def ways() -> list[object]:
         for precision, origin in target.MADE_FROM.items()
         for capture in (target.CAPTURES if origin == EAGER else (None,))
         if capture is not Capture.MIXED  # of digits, without a branch, it would be a trace
+        if (target.NAME, precision) not in NO_LAYER
     ]
 
 
@@ -73,7 +78,19 @@ def fp8_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Source) 
 
 @pytest.fixture(scope="session")
 def int4_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Source) -> Path:
-    return quantized(digits_source, tmp_path_factory.mktemp("int4"), Precision.INT4, "modelopt")
+    out = tmp_path_factory.mktemp("int4")
+    return quantized(digits_source, out, Precision.INT4, "modelopt", without=DATA_FREE)
+
+
+@pytest.fixture(scope="session")
+def weights_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Source) -> Path:
+    """Digits with integer weights alone, made without data."""
+    precisions = (Precision.INT4, Precision.INT8_WEIGHTS)
+    each = [(name, one) for name in DATA_FREE for one in precisions]
+    wanted = [
+        Wanted(target=name, precision=one) for name, one in each if (name, one) not in NO_LAYER
+    ]
+    return exported(digits_source, tmp_path_factory.mktemp("weights") / "out", *wanted)
 
 
 @pytest.fixture(scope="session")
@@ -89,8 +106,10 @@ def job(
     parent = None
     origin = target.MADE_FROM[precision]
     if precision in QUANTIZED:
-        folder: Path = request.getfixturevalue(f"{precision}_digits")
-        suffix = ".onnx" if target.NAME in ("onnx", "openvino") else ".trt.onnx"
+        free = target.NAME in DATA_FREE and precision is not Precision.INT8
+        folder: Path = request.getfixturevalue(f"{'weights' if free else precision}_digits")
+        suffix = ".onnx" if target.NAME in DATA_FREE else ".trt.onnx"
+        suffix = target.SUFFIX if free else suffix
         parent = folder / f"model.{precision}{suffix}"
     elif origin != EAGER:
         parent = exported_digits / f"model{target_named(origin.partition(':')[0]).SUFFIX}"

@@ -31,11 +31,11 @@ def round_blocks(weight: Array, bits: int) -> IntegerWeights:
     zero = np.round(-low[..., None] / scale)
     integers = np.clip(np.round(parts / scale) + zero, 0, 2**bits - 1)
     numbers = np.arange(scale.size).reshape(scale.shape)
-    values, reach, blocks = (
+    values, radius, blocks = (
         np.broadcast_to(one, parts.shape).reshape(weight.shape)
         for one in ((integers - zero) * scale, scale / 2, numbers)
     )
-    return IntegerWeights(values=values, reach=reach, blocks=blocks)
+    return IntegerWeights(values=values, radius=radius, blocks=blocks)
 
 
 bits = pytest.mark.parametrize("bits", [4, 8])
@@ -46,13 +46,13 @@ bits = pytest.mark.parametrize("bits", [4, 8])
 def test_a_rounded_weight_is_the_checkpoints(bits: int, turned: bool) -> None:
     found = round_blocks(WEIGHT, bits)
     if turned:
-        found = IntegerWeights(values=found.values.T, reach=found.reach.T, blocks=found.blocks.T)
+        found = IntegerWeights(values=found.values.T, radius=found.radius.T, blocks=found.blocks.T)
     assert find_misrounded_weights(KNOWN, [found]) == ()
 
 
 def double_scale(found: IntegerWeights) -> IntegerWeights:
     times = np.where(found.blocks == 9, 2.0, 1.0)
-    return replace(found, values=found.values * times, reach=found.reach * times)
+    return replace(found, values=found.values * times, radius=found.radius * times)
 
 
 def swap_blocks(found: IntegerWeights) -> IntegerWeights:
@@ -71,7 +71,7 @@ def swap_halves(found: IntegerWeights) -> IntegerWeights:
 
 
 def shift_zero(found: IntegerWeights) -> IntegerWeights:
-    return replace(found, values=found.values + np.where(found.blocks == 4, 2 * found.reach, 0))
+    return replace(found, values=found.values + np.where(found.blocks == 4, 2 * found.radius, 0))
 
 
 @bits
@@ -90,7 +90,7 @@ def test_zero_points_that_are_off_throughout_are_found(bits: int) -> None:
     found = round_blocks(WEIGHT, bits)
     sides = np.where(found.blocks % 2, 1, -1)
     (text,) = find_misrounded_weights(
-        KNOWN, [replace(found, values=found.values + 2 * sides * found.reach)]
+        KNOWN, [replace(found, values=found.values + 2 * sides * found.radius)]
     )
     assert "zero points" in text
 
