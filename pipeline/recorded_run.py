@@ -96,11 +96,20 @@ def check_not_modelcs(path: Path) -> None:
             hint=against,
             code=ErrorCode.NO_MANIFEST,
         )
+    check_unchanged(path, instead=against)
+
+
+def check_unchanged(path: Path, *, instead: str) -> None:
+    """Check that a file without a valid record has none of other content beside it.
+
+    Raises:
+        UsageError: it was changed after it was built; the hint offers to do `instead`.
+    """
     known = read_manifest(path.parent)
     if known is not None and any(a.files[0].name == path.name for a in known.artifacts):
         raise UsageError(
             f"{path} was changed after it was built: its digest differs",
-            hint=f"build it again, or {against}",
+            hint=f"build it again, or {instead}",
             code=ErrorCode.FILE_CHANGED,
         )
 

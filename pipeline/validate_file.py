@@ -34,7 +34,7 @@ from .eager_reference import open_reference, read_checkpoint
 from .judge_case import Candidate, JudgeRequest, match_outputs, pair_ends
 from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
-from .manifest_file import read_manifest, without_artifacts
+from .manifest_file import without_artifacts
 from .order import Judging, Source
 from .output_folder import OutputFolder, open_folder
 from .recorded_run import (
@@ -42,6 +42,7 @@ from .recorded_run import (
     Moved,
     apply_exported_tolerances,
     check_program_trust,
+    check_unchanged,
     describe_changed_file,
     drop_keys,
     is_foreign_program,
@@ -133,13 +134,7 @@ def _find_record(path: Path) -> tuple[Manifest, Artifact]:
     """
     if (found := record_beside(path) or record_of_rejected(path)) is not None:
         return found
-    known = read_manifest(path.parent)
-    if known is not None and any(a.files[0].name == path.name for a in known.artifacts):
-        raise UsageError(
-            f"{path} was changed after it was built: its digest differs",
-            hint=f"build it again, or judge it as it is: modelc validate {path} --against …",
-            code=ErrorCode.FILE_CHANGED,
-        )
+    check_unchanged(path, instead=f"judge it as it is: modelc validate {path} --against …")
     raise UsageError(
         f"no manifest beside {path} records it, so there is nothing to compare it with",
         hint=Hint(
