@@ -56,6 +56,7 @@ from .openvino_rewrites import (
     keep_small_softplus,
     keep_truth_of_nan,
 )
+from .openvino_stateful import StatefulRunner, add_states, has_states, pair_states
 from .openvino_weights import list_integer_weights, read_integer_weights
 from .runner_base import RunnerBase, order_inputs
 
@@ -136,6 +137,8 @@ def convert(job: Job) -> Converted:
     else:  # as above
         keep_lengths(model)
     check_bounds(model, job.signature)
+    if job.stateful:
+        call_framework("OpenVINO", lambda: add_states(model, job.signature, job.precision))
     _write_metadata(model, job.metadata)
     name = job.stem + SUFFIX
     half = job.precision is Precision.FP16
@@ -173,7 +176,7 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
             hint=Hint("use ", Option("device", "cpu")),
             option="device",
         )
-    return OpenVinoRunner(_compile_model(path, _judge_config()), signature)
+    return _make_runner(_compile_model(path, _judge_config()), signature)
 
 
 def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDefault | None:  # noqa: ARG001 - one device
@@ -188,7 +191,7 @@ def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDe
     if not compute:
         return None
     advice = _ADVICE.replace('"f32"', '"f32", "EXECUTION_MODE_HINT": "ACCURACY"')
-    runner = OpenVinoRunner(compiled, signature)
+    runner = _make_runner(compiled, signature)
     return OpenedByDefault(runner=runner, compute=compute, advice=advice if rounds else _ADVICE)
 
 
@@ -211,11 +214,20 @@ def open_deployment(path: Path, deployment: str, device: str, signature: Signatu
         return open_runner(path, device, signature)
     if deployment == "throughput":
         config = {**_judge_config(), "PERFORMANCE_HINT": "THROUGHPUT"}
-        return ConcurrentRunner(_compile_model(path, config), signature)
+        compiled = _compile_model(path, config)
+        if has_states(compiled):
+            one = "calls of one request wait for each other"
+            raise RunnerError(one, hint="time it without", code=ErrorCode.NO_EFFECT)
+        return ConcurrentRunner(compiled, signature)
     opened = open_by_default(path, device, signature)
     if opened is None:
         raise RunnerError(_SAME, hint="its other row is both", code=ErrorCode.NO_EFFECT)
     return opened.runner
+
+
+def check_states(signature: Signature) -> None:
+    """Check that the model is a decoder whose cache OpenVINO can keep."""
+    pair_states(signature)
 
 
 def _compile_model(path: Path, config: Mapping[str, str]) -> openvino.CompiledModel:
@@ -225,6 +237,13 @@ def _compile_model(path: Path, config: Mapping[str, str]) -> openvino.CompiledMo
         return openvino.Core().compile_model(str(path), "CPU", dict(config))
     except RuntimeError as error:
         raise openvino_error(error) from error
+
+
+def _make_runner(compiled: openvino.CompiledModel, signature: Signature) -> Runner:
+    if not has_states(compiled):
+        return OpenVinoRunner(compiled, signature)
+    names = [spec.name for spec in signature.inputs]
+    return StatefulRunner(compiled, names, signature.outputs)
 
 
 class OpenVinoRunner(RunnerBase):
