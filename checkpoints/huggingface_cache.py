@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.call import Parameter, ParameterKind
 from ..core.dims import Dim, Relation, default_opt
 from ..core.errors import ErrorCode, Hint, Option, UsageError, first_line
+from ..core.generation import PAST, PRESENT
 from ..core.signature import InputSpec, RowOrder, ValueRange
 from .huggingface_inputs import integer_spec
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import DynamicCache, PreTrainedModel
 
-PAST, PRESENT = "past_key_values", "present"
 _LENGTH_FACTOR = 4  # of the opt: the most that `choose_dims` tries
 _RANK, _ALONG = 4, 2  # batch, heads, positions, size of a head; the axis of positions
 # Layers with keys and values of all positions. A sliding window is applied by the mask: all keys
