@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import ErrorCode, Hint, Option, RunnerError, UsageError
+from ..core.generation import LOGITS, PAST, PRESENT, DecoderLoop, find_cached_loop
 from ..core.kinds import Precision
 from ..core.signature import Signature
 from .openvino_reader import openvino_error, read_ir
@@ -23,45 +24,28 @@ if TYPE_CHECKING:
     import openvino
 
 BEAMS = "beam_idx"
-_PAST, _PRESENT = "past_key_values.", "present."
-_TOKENS, _MASK, _PLACES, _LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
+_TOKENS, _MASK, _PLACES = "input_ids", "attention_mask", "position_ids"
 _ALONG = 2  # the axis of positions in keys and values
 _FLOAT_CACHE = (Precision.FP32, Precision.FP16)  # what else rounds more than 8 bits of a cache do
 _MERGED = Option("model-arg", "task=text-generation-merged")
 
 
-def pair_states(signature: Signature) -> dict[str, str]:
-    """Return the outputs that become the next call's inputs, by input.
+def check_decoder(signature: Signature) -> DecoderLoop:
+    """Return the loop of a decoder that takes prompts and steps.
 
     Raises:
-        UsageError: the model is no decoder with a cache, as its inputs and outputs show.
+        UsageError: the model is another one, as its inputs and outputs show.
     """
-    names = [spec.name for spec in signature.inputs]
-    pairs = {name: _PRESENT + name.removeprefix(_PAST) for name in names if name.startswith(_PAST)}
-    others = [name for name in names if name not in (*pairs, _TOKENS, _MASK, _PLACES)]
-    ends = {_LOGITS, *pairs.values()}
-    wrong = ""
-    if not pairs or _TOKENS not in names:
-        wrong = f"the model has no inputs {_TOKENS} and {_PAST}*"
-    elif others:
-        wrong = f"the model has an input {others[0]}, which openvino-genai does not give"
-    elif ends.symmetric_difference(signature.outputs):
-        odd = sorted(ends.symmetric_difference(signature.outputs))[0]
-        verb = "lacks the" if odd in ends else "has another"
-        wrong = f"the model {verb} output {odd}"
-    else:
-        specs = {spec.name: spec for spec in signature.inputs}
-        tokens, past = specs[_TOKENS].dims[1], specs[next(iter(pairs))].dims[_ALONG]
-        if not (tokens.dynamic and past.dynamic and tokens.low == 1 and past.low == 0):
-            wrong = f"a graph for prompts and steps takes 1 or more tokens after 0 or more, not {tokens} after {past}"  # noqa: E501
-    if wrong:
-        raise UsageError(
-            f"--stateful: {wrong}",
-            hint=Hint("export a decoder of a Hugging Face folder with ", _MERGED),
-            option="stateful",
-            code=ErrorCode.UNSUPPORTED,
-        )
-    return pairs
+    loop = find_cached_loop(signature)
+    if loop is not None:
+        return loop
+    raise UsageError(
+        "--stateful requires a decoder that takes prompts and steps: input_ids, "
+        f"{PAST}.*, {PRESENT}.* and {LOGITS}, 1 or more tokens after 0 or more",
+        hint=Hint("export the folder of a Hugging Face decoder with ", _MERGED),
+        option="stateful",
+        code=ErrorCode.UNSUPPORTED,
+    )
 
 
 def add_states(model: openvino.Model, signature: Signature, precision: Precision) -> None:
@@ -74,7 +58,7 @@ def add_states(model: openvino.Model, signature: Signature, precision: Precision
     from openvino import opset15 as op
     from openvino._offline_transformations import apply_make_stateful_transformation
 
-    pairs = pair_states(signature)
+    pairs = {one.past: one.present for one in check_decoder(signature).cache}
     tokens = model.input(_TOKENS)
     beams = op.parameter([tokens.get_partial_shape()[0]], openvino.Type.i32, name=BEAMS)
     beams.output(0).get_tensor().set_names({BEAMS})
@@ -134,6 +118,13 @@ def read_stateless(path: Path) -> openvino.Model:
     return model
 
 
+def describe_states(path: Path) -> dict[str, str]:
+    """Return the entry of a description that says where the cache is; empty without states."""
+    kinds = [node.get_type_name() for node in read_ir(path).get_ops()]
+    kept = f"{kinds.count('ReadValue')} states, whose rows the input {BEAMS} selects"
+    return {"cache": kept} if "ReadValue" in kinds else {}
+
+
 def _find_input(model: openvino.Model, name: str) -> Any:
     found = (port.get_node() for port in model.inputs if name in port.get_names())
     return next(found, None)
@@ -141,8 +132,8 @@ def _find_input(model: openvino.Model, name: str) -> Any:
 
 def _names_of_state(identifier: str) -> tuple[str, str]:
     """Return the input and the output that a state stands for, by its identifier: both joined."""
-    _, _, rest = identifier.rpartition(_PRESENT)
-    return _PAST + rest, _PRESENT + rest
+    _, _, rest = identifier.rpartition(f"{PRESENT}.")
+    return f"{PAST}.{rest}", f"{PRESENT}.{rest}"
 
 
 def has_states(compiled: openvino.CompiledModel) -> bool:
@@ -163,7 +154,7 @@ class StatefulRunner(RunnerBase):
     ) -> None:
         self.inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._request: openvino.InferRequest | None = compiled.create_infer_request()
-        self._types = {_LOGITS: "float32"}
+        self._types = {LOGITS: "float32"}
         for port in compiled.inputs:
             dtype = str(port.get_element_type().to_dtype())
             self._types |= dict.fromkeys(port.get_names(), dtype)
@@ -190,7 +181,7 @@ class StatefulRunner(RunnerBase):
                 made = self._read_states(reverse=False)
         except RuntimeError as error:
             raise openvino_error(error) from error
-        made[_LOGITS] = np.concatenate(parts, axis=1)
+        made[LOGITS] = np.concatenate(parts, axis=1)
         return {name: made[name] for name in self._outputs}
 
     def prepare(self, feed: Feed) -> Callable[[], object]:
@@ -223,7 +214,7 @@ class StatefulRunner(RunnerBase):
                 )
 
     def _is_set(self, feed: Feed) -> bool:
-        past = next(feed[name] for name in self.inputs if name.startswith(_PAST))
+        past = next(feed[name] for name in self.inputs if name.startswith(PAST))
         return bool(past.shape[_ALONG])
 
     def _begin(self, feed: Feed) -> None:
