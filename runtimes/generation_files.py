@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..core.generation import PAST, PRESENT, DecoderLoop
 from ..core.signature import Signature
 
 ONNXRUNTIME_GENAI, OPENVINO_GENAI = "onnxruntime-genai", "openvino-genai"
-GENAI_CONFIG = "genai_config.json"
+GENAI_CONFIG, OPENVINO_MODEL = "genai_config.json", "openvino_model.xml"
 MODEL_CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -40,13 +40,13 @@ class GenerationSettings:
     """
 
     vocabulary: int | None
-    positions: int | None
-    hidden: int | None
-    heads: int | None
-    begin: int | None
-    ends: tuple[int, ...]
-    pad: int | None
-    search: Mapping[str, Any]
+    positions: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    begin: int | None = None
+    ends: tuple[int, ...] = ()
+    pad: int | None = None
+    search: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_settings(folder: Path) -> GenerationSettings:

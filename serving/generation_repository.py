@@ -26,6 +26,7 @@ from ..runtimes.generation_files import (
     GENAI_CONFIG,
     GENERATION_CONFIG,
     MODEL_CONFIG,
+    OPENVINO_MODEL,
     TOKENIZER_FILES,
     longest_text,
     make_genai_config,
@@ -37,7 +38,6 @@ from .repository_records import FaultCode, ModelInterface, ServedModel
 from .version_folders import PlannedFile, list_versions
 
 ONNX_TARGETS, OPENVINO_TARGETS = ("onnx",), ("openvino",)
-OPENVINO_MODEL = "openvino_model.xml"
 _TOKENIZER_ROLE = "tokenizer"
 _MADE_TOKENIZERS = ("openvino_tokenizer", "openvino_detokenizer")
 _MERGED = "--model-arg task=text-generation-merged"
@@ -74,6 +74,11 @@ def prepare_onnx(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
     found = []
     for model in models:
         folder = _checkpoint_of(model)
+        if not read_settings(folder).ends:
+            raise UsageError(
+                f"{folder} names no eos_token_id, without which onnxruntime-genai ends at token 0",
+                hint=f"add it to {folder / GENERATION_CONFIG}", code=ErrorCode.UNSUPPORTED,
+            )  # fmt: skip
         config = _make_config(folder, model.signature, Path(model.files[0].name).name)
         file = PlannedFile(name=GENAI_CONFIG, content=json.dumps(config, indent=2).encode() + b"\n")
         beside, notes = (file, *_plan_texts(folder)), tuple(_note_texts(folder, model))

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..core.errors import ErrorCode, UsageError, unknown_name_error
-from ..runtimes.generation_files import GENAI_CONFIG, ONNXRUNTIME_GENAI, OPENVINO_GENAI
+from ..runtimes.generation_files import (
+    GENAI_CONFIG,
+    ONNXRUNTIME_GENAI,
+    OPENVINO_GENAI,
+    OPENVINO_MODEL,
+)
 from . import (
     generation_repository,
     kserve_service,
@@ -217,7 +222,7 @@ OV_GENAI = replace(
     targets=generation_repository.OPENVINO_TARGETS,
     prepare=generation_repository.prepare_openvino,
     version_files=generation_repository.plan_openvino_files,
-    claims=lambda folder: any(folder.glob(f"*/*/{generation_repository.OPENVINO_MODEL}")),
+    claims=lambda folder: any(folder.glob(f"*/*/{OPENVINO_MODEL}")),
     check=generation_repository.check_openvino,
     decline=generation_repository.decline_openvino,
 )
