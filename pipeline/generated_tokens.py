@@ -222,4 +222,4 @@ def _describe(texts: Sequence[_Text], ties: int, *, full: bool) -> Iterator[str]
     yield f"all {count} tokens after prompts of {lengths} are {whose}{but}"
     if not full:
         shares = ", ".join(f"{text.agreed} of {len(text.tokens)}" for text in texts)
-        yield f"the first of them are eager's: {shares}"
+        yield f"tokens before the first that is not eager's: {shares}"
