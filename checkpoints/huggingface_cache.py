@@ -46,13 +46,14 @@ class CacheLayer:
 def wrap_with_cache(
     model: PreTrainedModel, *, past: bool
 ) -> tuple[torch.nn.Module, tuple[Parameter, ...], tuple[CacheLayer, ...]]:
-    """Wrap the model with keys and values as outputs, and as inputs if `past`.
+    """Wrap the model with the states of its layers as outputs, and as inputs if `past`.
 
     Outputs are `logits` and `present.N.key`, `present.N.value`; inputs beside the tokens
-    `past_key_values.N.key`, `past_key_values.N.value`.
+    `past_key_values.N.key`, `past_key_values.N.value`. A recurrent layer has `conv_state` and
+    `recurrent_state`, a layer without states is left out.
 
     Raises:
-        UsageError: the model has no keys and values, or other states.
+        UsageError: the model has no states in a cache, or unknown ones.
     """
     import inspect
 
@@ -63,7 +64,9 @@ def wrap_with_cache(
     if past:
         names.append(PAST)
     # By name: position_ids, in the middle, may be missing.
-    takes = tuple(Parameter(name=name, kind=ParameterKind.KEYWORD) for name in names)
+    takes = tuple(
+        Parameter(name=name, kind=ParameterKind.KEYWORD, sparse=name == PAST) for name in names
+    )
     return _make_cache_module(model), takes, layers
 
 
@@ -218,10 +221,10 @@ def _make_cache_module(model: PreTrainedModel) -> torch.nn.Module:
             input_ids: torch.Tensor,
             attention_mask: torch.Tensor,
             position_ids: torch.Tensor | None = None,
-            past_key_values: tuple[dict[str, torch.Tensor], ...] | None = None,
+            past_key_values: dict[str, dict[str, torch.Tensor]] | None = None,
         ) -> dict[str, Any]:
             """Return logits, and the states of each layer: keys and values of all positions."""
-            cache = make_cache(self.model, past_key_values or ())
+            cache = make_cache(self.model, past_key_values)
             more: dict[str, Any] = {_cache_parameter(self.model): cache}
             if position_ids is not None:
                 more["position_ids"] = position_ids

@@ -33,8 +33,8 @@ class UnknownLayerError(ValueError):
     """A layer of the cache has states that are not known."""
 
 
-def make_cache(model: PreTrainedModel, past: Sequence[States] = ()) -> ResumableCache:
-    """Return an empty cache for the model, or one with the past states of each layer.
+def make_cache(model: PreTrainedModel, past: Mapping[str, States] | None = None) -> ResumableCache:
+    """Return an empty cache for the model, or one with the past states of layers by position.
 
     Only a cache of recurrent layers is made from the config: others would cut keys to the window.
 
@@ -43,7 +43,7 @@ def make_cache(model: PreTrainedModel, past: Sequence[States] = ()) -> Resumable
             recurrent states.
     """
     cache = _empty_cache(model)
-    for place, states in enumerate(past):
+    for place, states in ((int(number), states) for number, states in (past or {}).items()):
         if KEY in states:
             cache.update(states[KEY], states[VALUE], place)
         for attribute, name in _RECURRENT.items():

@@ -47,9 +47,15 @@ def resume_states(model: torch.nn.Module, next_start: Callable[[], Any]) -> Iter
 
 
 def _mask_new_tokens(usual: Any, next_start: Any) -> Any:  # noqa: ARG001 - as the others
+    import torch
+
     def mask(config: Any, inputs_embeds: Any, attention_mask: Any, *_: Any, **__: Any) -> Any:  # noqa: ARG001
         """Return the mask of the new tokens; transformers' has none for one token."""
-        return None if attention_mask is None else attention_mask[:, -inputs_embeds.shape[1] :]
+        if attention_mask is None:
+            return None
+        # Not a slice: whether it is contiguous depends on the past, and torch.export asks for that.
+        places = torch.arange(attention_mask.shape[1])[-inputs_embeds.shape[1] :]
+        return attention_mask.index_select(1, places.to(attention_mask.device))
 
     return mask
 
