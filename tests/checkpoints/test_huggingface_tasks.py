@@ -146,7 +146,7 @@ def test_an_encoder_decoder_makes_no_cache_and_the_note_names_no_task(tmp_path: 
         ("T5ForConditionalGeneration", SMALL_T5,
          ["decoder.key", "decoder.value", "encoder.key", "encoder.value"]),
         ("LlamaForCausalLM", {}, ["key", "value"]),
-        ("MambaForCausalLM", {"state_size": 4}, ["conv_state", "ssm_state"]),
+        ("MambaForCausalLM", {"state_size": 4}, ["conv_state", "recurrent_state"]),
     ],
 )  # fmt: skip
 def test_the_cache_that_a_config_turns_on_is_an_output_where_asked_for(
@@ -339,15 +339,6 @@ def test_a_past_is_no_longer_than_the_window_that_is_looked_back_on(tmp_path: Pa
     saved(tmp_path, "MistralForCausalLM", "MistralConfig", **changes)
     known = opened(tmp_path, task="text-generation-with-past").known
     assert "past=1..7" in str(known["past_key_values.0.key"])
-
-
-@pytest.mark.parametrize("task", ["text-generation-with-past", "text-generation-merged"])
-def test_states_that_are_no_keys_and_values_are_rejected(tmp_path: Path, task: str) -> None:
-    saved(tmp_path, "MambaForCausalLM", "MambaConfig", state_size=4)
-    with pytest.raises(UsageError, match="MambaForCausalLM") as caught:
-        opened(tmp_path, task=task)
-    assert caught.value.code is ErrorCode.UNSUPPORTED
-    assert "task=text-generation" in caught.value.hint
 
 
 def test_one_method_of_a_model_with_two_towers_takes_its_own_inputs(tmp_path: Path) -> None:
