@@ -106,10 +106,13 @@ def cache_inputs(
         last = Relation(base=prompt.name or "", plus=-1)
         below = ValueRange(low=0, high=last.size(prompt.high), high_dim=last)  # {0..sequence-1}
         found["position_ids"] = places if past else replace(places, values=below)
-    return {**found, **_past_inputs(layers if past else (), batch, before)}
+    return {**found, **past_inputs(layers if past else (), batch, before)}
 
 
-def _past_inputs(layers: Sequence[CacheLayer], batch: Dim, before: Dim) -> dict[str, InputSpec]:
+def past_inputs(
+    layers: Sequence[CacheLayer], batch: Dim, before: Dim, *, side: str = ""
+) -> dict[str, InputSpec]:
+    """Return keys and values of `before` positions; a `side` follows the layer in their names."""
     found: dict[str, InputSpec] = {}
     for index, layer in enumerate(layers):
         sizes: dict[str, tuple[Dim, ...]] = {
@@ -119,7 +122,7 @@ def _past_inputs(layers: Sequence[CacheLayer], batch: Dim, before: Dim) -> dict[
             if heads is not None:
                 sizes[part] = (Dim.of_size(heads[0]), before, Dim.of_size(heads[1]))
         for part, dims in sizes.items():
-            name = f"{PAST}.{index}.{part}"
+            name = f"{PAST}.{index}{side}.{part}"
             found[name] = InputSpec(name=name, dtype="float32", dims=(batch, *dims))
     return found
 
@@ -129,6 +132,8 @@ def inputs_of_one_graph(
     names: Collection[str],
     layers: Sequence[CacheLayer],
     positions: int | None,
+    *,
+    side: str = "",
 ) -> dict[str, InputSpec]:
     """Return the inputs for a prompt (no past), a step (one token), and a part of a prompt.
 
@@ -155,7 +160,7 @@ def inputs_of_one_graph(
     ):
         if name in names:
             found[name] = InputSpec(name=name, dtype="int64", dims=dims, values=values)
-    return {**found, **_past_inputs(layers, batch, before)}
+    return {**found, **past_inputs(layers, batch, before, side=side)}
 
 
 def _probe_layers(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
