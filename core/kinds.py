@@ -333,6 +333,10 @@ class ReasonCode(_Code):
         "rows-disagree", "too few rows have their largest element where eager has it",
         "use a higher precision, or keep layers in FP32: `--keep-fp`",
     )
+    GENERATED_TOKENS = (
+        "generated-tokens", "the loop of a runtime for generation gives other tokens",
+        "compare its settings with `genai_config.json` and the settings of the verdict",
+    )
     EQUAL_ROWS_DIFFER = (
         "equal-rows-differ", "equal rows of a batch give different results",
         "export with a fixed batch: `--static`",

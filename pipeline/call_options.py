@@ -19,8 +19,8 @@ class FileOptions:
     checkpoint: Path | None = option(
         None, "checkpoint",
         "New path of the checkpoint of an output folder, if it was moved, or hf://ORG/NAME@REVISION.",
-        Panel.INPUT, commands=On.TRT | On.VALIDATE | On.BENCHMARK, key=False, kind=_P,
-        metavar="CHECKPOINT")
+        Panel.INPUT, commands=On.TRT | On.VALIDATE | On.BENCHMARK | On.PACK, key=False,
+        kind=_P, metavar="CHECKPOINT")
     against: Path | None = option(
         None, "against",
         "Checkpoint of the eager reference, or hf://ORG/NAME@REVISION; in validate also another "
@@ -149,8 +149,9 @@ class PackChoice:
     """What `modelc pack` writes or checks."""
 
     to: str | None = option(
-        None, "to", "Kind of repository: triton, ovms, kserve or mlflow; with --check, by default "
-        "as its content says.", Panel.OUTPUT, commands=On.PACK, key=False, metavar="KIND")
+        None, "to", "Kind of repository: triton, ovms, kserve, mlflow, onnxruntime-genai or "
+        "openvino-genai; with --check, by default as its content says.",
+        Panel.OUTPUT, commands=On.PACK, key=False, metavar="KIND")
     repository: Path | None = option(
         None, "out", "Folder of the repository, which may hold other models.", Panel.OUTPUT,
         commands=On.PACK, key=False, kind=_P, flags=("-o", "--out"), metavar="REPO")

@@ -174,6 +174,10 @@ class ConversionOptions:
         "guard",
         "Add a check of the domain to the ONNX graph: it fails on inputs outside of it.",
         Panel.CAPTURE, commands=On.EXPORT)
+    stateful: bool = switch(
+        "stateful",
+        "For OpenVINO, keep a decoder's cache in states of the model, as openvino-genai expects.",
+        Panel.CAPTURE, commands=On.EXPORT | On.OV, partial=True)
     capture_timeout: float = option(
         CAPTURE_TIMEOUT, "capture-timeout",
         "Time limit of torch's symbolic solver for one attempt.",
