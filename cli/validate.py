@@ -12,6 +12,7 @@ import typer
 
 from ..core.events import Tell
 from ..core.manifest import Manifest
+from ..core.parts import PARTS_FILE
 from ..core.verdict import Verdict
 from ..pipeline.call_options import CallOptions, FileOptions
 from ..pipeline.option_spec import Given, read_record, specs_of
@@ -60,6 +61,10 @@ def validate(
     from .streams import set_output_folder
 
     call, files = read_record(CallOptions, given), read_record(FileOptions, given)
+    if (path / PARTS_FILE).is_file():
+        from .parts import validate_parts
+
+        raise typer.Exit(validate_parts(path, given))
     if files.compiled:
         raise typer.Exit(_validate_compiled(path, context, given))
     if any(map(given.get, ELSEWHERE)):

@@ -155,7 +155,7 @@ def open_reference(  # noqa: PLR0913 - inputs of the eager reference
         clock.detail = checkpoint.kind
     given = load_user_samples(source, loaded, judging, signature)
     samples = None if given is None else given.first
-    settled = signature or _settle_signature(source, loaded, samples)
+    settled = signature or settle_signature(source, loaded, samples)
     if not source.inputs and signature is None:
         origin = "the samples" if source.samples else "the checkpoint"
         progress.note(f"inputs from {origin}: {'  '.join(map(str, settled.inputs))}")
@@ -238,7 +238,7 @@ def _run_on_chosen(  # noqa: PLR0913, PLR0917 - inputs of the search and its cal
             values = {spec.name: spec.values for spec in settled.inputs if spec.values is not None}
 
 
-def _settle_signature(
+def settle_signature(
     source: Source, loaded: LoadedModule, samples: Mapping[str, Array] | None
 ) -> Signature:
     patterns = [parse_input(text) for text in source.inputs]
