@@ -10,23 +10,32 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from ..core.children.limits import ProcessLimits
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, Place, UsageError
 from ..core.manifest import Manifest
 from ..core.parts import PARTS_FILE, PartsManifest, PartsPlan
+from ..core.verdict import Limits, Verdict
 from ..pipeline.call_options import CallOptions, PartsChoice
+from ..pipeline.isolation.worker import ApiCall
+from ..pipeline.make_order import make_judging, make_order, make_source
+from ..pipeline.manifest_file import encode_json
 from ..pipeline.option_spec import Given, read_record, specs_of
 from ..pipeline.option_table import JudgingOptions, SourceOptions
+from ..pipeline.order import Wanted
+from ..pipeline.parts.parts_file import part_folder, read_parts
+from ..pipeline.parts.run_parts import PartsRequest, split_inputs
+from ..reports.result_rows import Outcome, failure_outcome, sqnr_text, verdict_outcome
+from ..reports.text_format import figure_text
 from .command_options import refuse_others
+from .console import STATE_MARKS, Screen, fit_table, print_line, result_console, show_json
+from .execute import run_order
 from .judging_options import read_limits
+from .render_manifest import margin_text, show_manifest
 from .run_options import cache_folder, file_move, process_bounds, run_call
+from .streams import set_output_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from ..core.children.limits import ProcessLimits
-    from ..core.verdict import Limits, Verdict
-    from ..pipeline.order import Wanted
-    from .console import Screen
 
 _CALLS = {
     *(one.name for record in (CallOptions, JudgingOptions) for one in specs_of(record))
@@ -56,10 +65,6 @@ def export_parts(checkpoint: Path, wanted: tuple[Wanted, ...], given: Given) -> 
         UsageError: an option that parts cannot have.
         ModelcError: the checkpoint, a part or the pipeline cannot be used.
     """
-    from ..pipeline.isolation.worker import ApiCall
-    from ..pipeline.make_order import make_judging, make_source
-    from ..pipeline.parts.run_parts import PartsRequest, split_inputs
-
     choice, call = read_record(PartsChoice, given), read_record(CallOptions, given)
     if choice.compose is None or not choice.parts:
         missing = Option("part", "NAME=METHOD") if choice.compose else Option("compose")
@@ -107,12 +112,9 @@ def validate_parts(folder: Path, given: Given) -> int:
         UsageError: an option that parts cannot have.
         ModelcError: the checkpoint or the pipeline cannot be used.
     """
-    from ..pipeline.isolation.worker import ApiCall
-    from ..pipeline.make_order import make_judging
-    from ..pipeline.parts.parts_file import part_folder, read_parts
-    from ..pipeline.parts.run_parts import PartsRequest
-
-    refuse_others(given, _VALIDATE_OPTIONS, f"with {folder}, which holds several parts", "remove it")
+    refuse_others(
+        given, _VALIDATE_OPTIONS, f"with {folder}, which holds several parts", "remove it"
+    )
     call = read_record(CallOptions, given)
     judging = make_judging(given, (_read_shared_limits(call), {}))
     moved, then = file_move(given), read_parts(folder)
@@ -141,8 +143,6 @@ def validate_parts(folder: Path, given: Given) -> int:
 
 @contextmanager
 def _open_screen(call: CallOptions, out: Path) -> Iterator[PartsCall]:
-    from .console import Screen
-    from .streams import set_output_folder
 
     bounds = process_bounds(call)
     set_output_folder(out)
@@ -175,9 +175,6 @@ def _export_part(
     Raises:
         ModelcError: nothing was made; the error names the part.
     """
-    from ..pipeline.make_order import make_order
-    from .execute import run_order
-
     cache = cache_folder()
     try:
         order = make_order(given, checkpoint, wanted, limits=(limits, {}), cache=cache)
@@ -196,9 +193,6 @@ def _finish(
     json: bool,
 ) -> int:
     """Show the parts and the whole; return the exit code."""
-    from ..pipeline.manifest_file import encode_json
-    from .console import show_json
-
     if json:
         show_json(encode_json({"whole": whole, "parts": manifests}))
     else:
@@ -215,9 +209,6 @@ def show_parts(
     out: Path,
 ) -> None:
     """Show the artifacts of each part, then the verdicts on the whole."""
-    from .console import print_line, result_console
-    from .render_manifest import show_manifest
-
     console = result_console()
     for part in whole.parts:
         print_line(console, f"[bold]{escape(part.name)}[/] ({escape(part.method)})")
@@ -231,10 +222,6 @@ def show_parts(
 
 
 def _show_whole(console: Console, whole: PartsManifest, out: Path) -> None:
-    from ..reports.result_rows import Outcome, failure_outcome, sqnr_text, verdict_outcome
-    from ..reports.text_format import figure_text
-    from .console import STATE_MARKS, fit_table, print_line
-    from .render_manifest import margin_text
 
     print_line(console, f"[bold]end to end[/] ({escape(whole.compose)})")
     rows = [
@@ -269,8 +256,6 @@ def _show_whole(console: Console, whole: PartsManifest, out: Path) -> None:
 
 def _show_verdict(console: Console, verdict: Verdict) -> None:
     """Show why the whole did not pass, and the notes."""
-    from .console import print_line
-
     if not verdict.passed:
         first, *more = [one.text for one in verdict.reasons] or [str(verdict.state)]
         print_line(console, f"[red]{escape(verdict.artifact)}[/]: {escape(first)}")

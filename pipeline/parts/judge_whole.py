@@ -263,8 +263,7 @@ class WholeCase:
         if self.tolerance.floor_factor is not None:
             failed = {one.feed for one in verdict.outputs if not one.passed}
             references = tuple(
-                self.reference.redraw(one) if one.feed.name in failed else one
-                for one in references
+                self.reference.redraw(one) if one.feed.name in failed else one for one in references
             )
         references, replies, notes = self._mark_undecided(references, replies)
         verdict = self._compare(references, replies)
@@ -288,42 +287,40 @@ class WholeCase:
     def _mark_undecided(
         self, references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
     ) -> tuple[tuple[ReferenceOutputs, ...], list[ArtifactOutputs], tuple[str, ...]]:
-        """Mark the integers, and leave out the shapes, that rounding alone changes in eager."""
-        marked, left = [], {name: 0 for name in self.reference.signature.outputs}
-        found = []
+        """Mark the integers, and leave out the outputs, that rounding alone changes in eager.
+
+        Outputs whose size rounding changes are left out on that feed, with those that describe the
+        same boxes; if fewer than half of the feeds were to compare one, none are left out.
+        """
+        marked, found = [], []
         for one, reply in zip(references, replies, strict=True):
             differing = _list_discrete_differences(one, reply)
             draws = self.reference.draw_moved(one, self.precision) if differing else ()
-            open_forms = {
+            resized = frozenset(
                 name
-                for name in differing
-                if any(draw[name].shape != one.outputs[name].shape for draw in draws)
-            }
+                for name, eager in one.outputs.items()
+                if any(draw[name].shape != eager.shape for draw in draws)
+            )
             undecided = {
                 name: _mark_changes(one.outputs[name], [draw[name] for draw in draws])
                 for name in differing
-                if name not in open_forms and one.outputs[name].dtype.kind in "iub"
+                if name not in resized and one.outputs[name].dtype.kind in "iub"
             }
-            if open_forms:  # the elements of other outputs belong to other boxes too
-                open_forms = {
-                    name
-                    for name in one.outputs
-                    if any(draw[name].shape != one.outputs[name].shape for draw in draws)
-                    or name in open_forms
-                }
-            for name in open_forms:
-                left[name] += 1
-            found.append(replace(one, left_out=frozenset(open_forms)))
+            found.append(replace(one, left_out=resized))
             marked.append(replace(reply, undecided=undecided))
-        notes = tuple(
-            f"output {name!r} is left out on {count} of {len(references)} feeds: rounding changes "
-            "its size in eager too"
+        left = {
+            name: sum(name in one.left_out for one in found)
+            for name in self.reference.signature.outputs
+        }
+        if any(count > (1 - _ENOUGH) * len(found) for count in left.values()):
+            return tuple(references), marked, ()
+        notes = (
+            f"output {name!r} is left out on {count} of {len(found)} feeds: rounding changes its "
+            "size in eager too"
             for name, count in left.items()
             if count
         )
-        if any(count > (1 - _ENOUGH) * len(references) for count in left.values()):
-            found = list(references)  # too few feeds would compare it
-        return tuple(found), marked, notes
+        return tuple(found), marked, tuple(notes)
 
 
 def _list_discrete_differences(one: ReferenceOutputs, reply: ArtifactOutputs) -> list[str]:
@@ -363,7 +360,7 @@ def judge_whole(case: WholeCase, faults: Sequence[Reason]) -> tuple[Verdict, tup
     if not verdict.passed:
         wrong, text = _find_wrong_parts(case, names)
         reasons.insert(0, Reason(code=ReasonCode.PART_DIFFERS, text=text, fault=True))
-    notes = ()
+    notes: tuple[str, ...] = ()
     if case.reference.no_float64 and case.tolerance.floor_factor is not None:
         notes = (f"no float64 reference: {case.reference.no_float64}; judged by fixed limits",)
     return decide(verdict, [Ruling(first=tuple(reasons), notes=notes)]), wrong

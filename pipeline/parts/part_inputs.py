@@ -31,9 +31,7 @@ def extra_feeds(signature: Signature, seed: int, samples: Feed | None) -> tuple[
     if len(dims) < 2:  # noqa: PLR2004 - one dim agrees with no other
         return ()
     low = {name: dim.low for name, dim in dims.items()}
-    return tuple(
-        drawer.feed(f"high-{name}", {**low, name: dim.high}) for name, dim in dims.items()
-    )
+    return tuple(drawer.feed(f"high-{name}", {**low, name: dim.high}) for name, dim in dims.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,26 +218,28 @@ class _DimNames:
             pairs = zip(self.bases[one], self.bases[two], strict=True)
             if sizes == tuple(map(sum, pairs)):
                 return f"{one}+{two}"
-        dims = {**self.whole.free_dims, **self.whole.dynamic_dims}
-        for name, dim in dims.items():
-            if dim.is_sum:
-                continue
-            others = tuple(known[name] for known, _ in self.calls)
-            found = (1, 0) if sizes == others else _find_relation(sizes, others)
-            if found is None or not name.isidentifier():
-                continue
-            times, plus = found
-            if times == 1 and dim.free is dim:
-                own = name if not plus else self._new_name(key, axis)
-                self.bases[own] = sizes
-                return f"{own}={dim.low + plus}..{dim.high + plus}"
-            if dim.free is dim:
-                offset = f"{plus:+d}" if plus else ""
-                self.bases[name] = others
-                return f"{self._new_name(key, axis)}={times}*({name}={dim.low}..{dim.high}){offset}"
         own = self._new_name(key, axis)
+        text = self._describe_by_whole(sizes, own)
+        if text:
+            return text
         self.bases[own] = sizes
         return f"{own}={min(sizes)}..{max(sizes)}"
+
+    def _describe_by_whole(self, sizes: tuple[int, ...], own: str) -> str:
+        """Return sizes that follow a free dim of the whole, with its range; empty if none do."""
+        for name, dim in self.whole.free_dims.items():
+            others = tuple(known[name] for known, _ in self.calls)
+            found = _find_relation(sizes, others)
+            if found is None:
+                continue
+            times, plus = found
+            if times == 1:
+                own = own if plus else name
+                self.bases[own] = sizes
+                return f"{own}={dim.low + plus}..{dim.high + plus}"
+            self.bases[name] = others
+            return f"{own}={times}*({name}={dim.low}..{dim.high}){f'{plus:+d}' if plus else ''}"
+        return ""
 
     def _new_name(self, key: str, axis: int) -> str:
         """Return a name for the dim of an axis that no other dim has."""

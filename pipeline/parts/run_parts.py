@@ -32,7 +32,7 @@ from ...core.records import Checkpoint
 from ...core.signature import Signature
 from ...validators.feeds import LEAST_FEEDS, draw_feeds
 from ..cache.environment import describe_environment
-from ..eager_reference import read_checkpoint, settle_signature
+from ..eager_reference import read_checkpoint
 from ..hub_source import commit_id
 from ..manifest_file import MANIFEST_FILE
 from ..order import Judging, Source
@@ -41,6 +41,7 @@ from ..recorded_run import Moved
 from ..run_context import relative_to
 from ..run_progress import Progress
 from ..runtime_reference import load_model
+from ..stated_inputs import settle_signature
 from ..user_samples import load_user_samples, store_samples
 from .compose_function import ComposeFunction
 from .eager_parts import EagerParts, EagerWhole
