@@ -150,8 +150,8 @@ class BuiltPart:
                 f"{self.name} was built from another checkpoint: sha256 {then.digest[:12]}… "
                 f"instead of {checkpoint[:12]}…"
             )
-        if then.method != self.method:
-            made = f"--method {then.method}" if then.method else "the whole model"
+        if (then.method or "forward") != self.method:
+            made = then.method or "forward"
             stale.append(f"{self.name} was built from {made} instead of {self.method}")
         for text in stale:
             yield Reason(code=ReasonCode.PART_STALE, text=text, fault=True)
