@@ -112,7 +112,7 @@ def _find_member(owner: torch.nn.Module, last: str, asked: Option) -> Any:
     children = [path for path, _ in owner.named_children()]
     names = list(list_methods(owner)) or children
     inside = [path for path, _ in owner.named_modules() if path.endswith(f".{last}")]
-    near = inside[:1] or difflib.get_close_matches(last, [*names, *children], n=3)
+    near = inside[:1] or difflib.get_close_matches(last, {*names, *children}, n=3)
     plain = found is None or is_torchs
     said = f"has {last!r}, a {type(found).__name__}, not a method"
     what = f"has no method {last!r}" if plain else said

@@ -67,10 +67,12 @@ def export_parts(checkpoint: Path, wanted: tuple[Wanted, ...], given: Given) -> 
     """
     choice, call = read_record(PartsChoice, given), read_record(CallOptions, given)
     if choice.compose is None or not choice.parts:
-        missing = Option("part", "NAME=METHOD") if choice.compose else Option("compose")
+        missing = Option("part", "NAME=METHOD")
+        if choice.parts:
+            missing = Option("compose", "PKG.MOD:FN")
         raise UsageError(
             f"--{'compose' if choice.compose else 'part'} has no effect without --{missing.name}",
-            hint=Hint("add ", missing, " (see the page on models of several parts)"),
+            hint=Hint("add ", missing),
             option=missing.name,
             code=ErrorCode.NO_EFFECT,
         )

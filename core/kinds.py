@@ -288,8 +288,8 @@ class ReasonCode(_Code):
         "not-run", "the artifact could not be opened or run", "the reason has the runtime's error",
     )
     NOT_MEASURED = (
-        "not-measured", "no value was compared: all outputs are empty on every feed",
-        "give `--samples` on which the outputs are not empty",
+        "not-measured", "no value was compared: all outputs are empty, or rounding decides them",
+        "give `--samples` on which the outputs are not empty, or decisions are clear",
     )
     CHANGED_FILE = (
         "changed-file", "a file of the artifact differs from its record",

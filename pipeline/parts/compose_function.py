@@ -17,7 +17,15 @@ from ...checkpoints.factory import import_object
 from ...checkpoints.user_code import locate_user_code
 from ...core.call import Parameter, ParameterKind
 from ...core.contract import Array, Feed, Outputs
-from ...core.errors import CheckpointError, ErrorCode, Hint, ModelcError, UsageError, first_line
+from ...core.errors import (
+    CheckpointError,
+    ErrorCode,
+    Hint,
+    ModelcError,
+    Option,
+    UsageError,
+    first_line,
+)
 from ...core.records import sha256_of
 from ...core.signature import DTYPES, Signature
 from ...core.torch_tools import is_tensor
@@ -99,6 +107,18 @@ class PartCall:
         )
 
 
+class _Parts(dict[str, PartCall]):
+    """The parts by name, as the user's function gets them."""
+
+    def __missing__(self, name: object) -> PartCall:
+        raise CheckpointError(
+            f"--compose asks for the part {name!r}, the parts are {', '.join(self)}",
+            hint=Hint("add ", Option("part", f"{name}=METHOD")),
+            option="part",
+            code=ErrorCode.NOT_FOUND,
+        )
+
+
 class ComposeFunction:
     """The function `package.module:function` of the user."""
 
@@ -159,7 +179,7 @@ class ComposeFunction:
         arrays = {name: array.copy() for name, array in feed.arrays.items()}
         try:
             with restore_globals(), torch.random.fork_rng(devices=[]):
-                found = self._function(dict(parts), **arrays)
+                found = self._function(_Parts(parts), **arrays)
         except ModelcError:
             raise
         except (Exception, SystemExit) as error:

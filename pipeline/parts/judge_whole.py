@@ -266,13 +266,12 @@ class WholeCase:
             references = tuple(
                 self.reference.redraw(one) if one.feed.name in feeds else one for one in references
             )
-        references, notes = self._leave_out_unstable(references, failed)
+        references, unstable = self._leave_out_unstable(references, failed)
         replies = [
             self._mark_undecided(one, reply) if one.feed.name in feeds else reply
             for one, reply in zip(references, replies, strict=True)
         ]
-        verdict = self._compare(references, replies)
-        return replace(verdict, notes=(*verdict.notes, *notes))
+        return decide(self._compare(references, replies), [unstable])
 
     def _compare(
         self, references: Sequence[ReferenceOutputs], replies: Sequence[ArtifactOutputs]
@@ -291,12 +290,12 @@ class WholeCase:
 
     def _leave_out_unstable(
         self, references: Sequence[ReferenceOutputs], failed: Collection[tuple[str, str]]
-    ) -> tuple[tuple[ReferenceOutputs, ...], tuple[str, ...]]:
+    ) -> tuple[tuple[ReferenceOutputs, ...], Ruling]:
         """Leave out failed outputs that the rounding of this precision changes in eager too.
 
         A decision in the user's function (a threshold, a sort, a token) may turn an error of
-        roundoff into another size or other values. If fewer than half of the feeds were to compare
-        an output, nothing is left out, and the note says so.
+        roundoff into another size or other values. Such outputs get a note; if fewer than half of
+        the feeds were to compare one, nothing is left out, and that is the reason.
         """
         found = []
         for one in references:
@@ -309,15 +308,14 @@ class WholeCase:
         notes = []
         for name in self.reference.signature.outputs:
             count = sum(name in one.left_out for one in found)
-            text = (
-                f"rounding alone changes output {name!r} in eager on {count} of {len(found)} feeds"
-            )
+            feeds = f"{count} of {len(found)} feeds"
+            text = f"rounding alone changes output {name!r} in eager on {feeds}"
             if count > (1 - _ENOUGH) * len(found):
-                note = f"{text}: too few would compare it; give --samples that are not on the edge"
-                return tuple(references), (note,)
+                text += ": too few would compare it; give --samples whose decisions are clear"
+                return tuple(references), Ruling.fault(ReasonCode.NOT_MEASURED, text)
             if count:
                 notes.append(f"{text}, where it is not compared")
-        return tuple(found), tuple(notes)
+        return tuple(found), Ruling(notes=tuple(notes))
 
     def _is_unstable(self, name: str, one: ReferenceOutputs, draws: Sequence[Outputs]) -> bool:
         """Whether a draw of eager has another size, or floats beyond the limits for a peak."""
@@ -362,7 +360,8 @@ def judge_whole(case: WholeCase, faults: Sequence[Reason]) -> tuple[Verdict, tup
     verdict = case.judge_parts(names)
     wrong: tuple[str, ...] = ()
     reasons = list(faults)
-    if not verdict.passed:
+    decided = all(one.code is not ReasonCode.NOT_MEASURED for one in verdict.reasons)
+    if not verdict.passed and decided:
         wrong, text = _find_wrong_parts(case, names)
         reasons.insert(0, Reason(code=ReasonCode.PART_DIFFERS, text=text, fault=True))
     notes: tuple[str, ...] = ()

@@ -170,6 +170,14 @@ def record_parts(request: PartsRequest, on_event: Tell = ignore_events) -> Parts
                 recorder.begin(feed)
                 whole.run_with(feed, others)
                 progress.advance(_RECORD_STEP, done, len(feeds))
+        unused = [name for name in request.methods if name not in recorder.calls]
+        if unused:
+            raise UsageError(
+                f"--compose {request.compose} never calls the part {unused[0]!r}",
+                hint=f"call parts[{unused[0]!r}] in it, or leave out --part {unused[0]}",
+                option="part",
+                code=ErrorCode.NO_EFFECT,
+            )
         parts = [_plan_part(name, recorder, request, progress) for name in request.methods]
     return PartsPlan(parts=tuple(parts))
 
@@ -180,15 +188,8 @@ def _plan_part(
     """Return a part with its inputs, and store the arrays of one call in its folder.
 
     Raises:
-        UsageError: the pipeline never calls it, or a stated input is none of its inputs.
+        UsageError: a stated input is none of its inputs.
     """
-    if name not in recorder.calls:
-        raise UsageError(
-            f"--compose {request.compose} never calls the part {name!r}",
-            hint=f"call parts[{name!r}] in it, or leave out --part {name}",
-            option="part",
-            code=ErrorCode.NO_EFFECT,
-        )
     stated = request.part_inputs.get(name, ())
     inputs = recorder.describe_inputs(name, stated)
     progress.note(f"part {name}: {'  '.join(inputs)}")
@@ -291,7 +292,7 @@ def judge_parts(
             signature=reference.signature,
             feeds=_plan_feeds(whole, request.judging, place),
             parts=tuple(one.record() for one in parts.values()),
-            notes=tuple(_list_rebuilt(request.recorded, parts)),
+            notes=tuple(_list_rebuilt(request.recorded, parts, whole.checkpoint.digest)),
             environment=describe_environment(),
         )
         for name in artifacts:
@@ -344,12 +345,16 @@ def _judge_artifact(  # noqa: PLR0913, PLR0917 - both sides, and how to judge
     return replace(manifest, verdicts=(*manifest.verdicts, verdict), wrong_parts=blamed)
 
 
-def _list_rebuilt(then: Sequence[PartRecord], parts: Mapping[str, BuiltPart]) -> Iterator[str]:
-    """Yield which artifacts of parts were built again after the whole was judged."""
+def _list_rebuilt(
+    then: Sequence[PartRecord], parts: Mapping[str, BuiltPart], checkpoint: str
+) -> Iterator[str]:
+    """Yield which artifacts were built again, rightly, after the whole was judged."""
     for part in then:
-        now = parts[part.name].record().artifacts
+        built = parts[part.name]
+        now = built.record().artifacts
         for name, digest in part.artifacts.items():
-            if now.get(name, digest) != digest:
+            changed = now.get(name, digest) != digest
+            if changed and not any(built.list_faults(name, checkpoint)):
                 yield f"{name} of {part.name} was built again after the whole was judged"
 
 
