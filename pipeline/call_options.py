@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import option_values as val
 from .option_spec import Commands, Panel, ValueKind, option, switch
 
 # fmt: off
@@ -128,6 +130,23 @@ class BenchmarkChoice:
         None, "compare",
         "Compare the speed-ups with an earlier benchmark (--json); exit 1 if one is less.",
         Panel.VALIDATION, commands=On.BENCHMARK, key=False, kind=_P, metavar="JSON")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartsChoice:
+    """The parts of a model that is converted in parts, and the function that composes them."""
+
+    parts: Mapping[str, str] = option(
+        {}, "part",
+        "A part of a model of several parts: a submodule or a method, as decoder=vae.decode; it "
+        "goes to the folder DIR/NAME. Requires --compose. Repeatable.",
+        Panel.INPUT, commands=On.EXPORT, key=False, many=True, parse=val.parse_parts,
+        metavar="NAME=METHOD")
+    compose: str | None = option(
+        None, "compose",
+        "Your function of the parts and the inputs that returns the outputs: it shows what parts "
+        "are called with, and the whole is judged end to end.",
+        Panel.INPUT, commands=On.EXPORT, key=False, check=val.check_spec, metavar="PKG.MOD:FN")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from .call_options import (
     FileOptions,
     InspectChoice,
     PackChoice,
+    PartsChoice,
     ServedChoice,
 )
 from .option_spec import Commands, OptionSpec, Panel, ValueKind, option, specs_of, switch
@@ -390,7 +391,7 @@ ENGINE_OPTIONS = (  # `field` is the setting of the engine, which its format che
 
 RECORDS = (FileOptions, ArtifactOptions, ConversionOptions, SourceOptions, JudgingOptions,
            AccuracyOptions, CalibrationChoice, LoweringOptions, BenchmarkChoice,
-           PackChoice, InspectChoice, ServedChoice, CallOptions)
+           PackChoice, InspectChoice, ServedChoice, PartsChoice, CallOptions)
 OPTIONS = (*(row for one in RECORDS for row in specs_of(one)), *ENGINE_OPTIONS)
 """The table: every row, in the order of the help within a panel."""
 
