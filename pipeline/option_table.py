@@ -23,6 +23,7 @@ from .call_options import (
     InspectChoice,
     PackChoice,
     ServedChoice,
+    TokenOptions,
 )
 from .option_spec import Commands, OptionSpec, Panel, ValueKind, option, specs_of, switch
 
@@ -210,7 +211,7 @@ class ConversionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgingOptions:
+class JudgingOptions(TokenOptions):
     """How artifacts are judged: these are fields of `Judging`."""
 
     feeds: int | None = option(

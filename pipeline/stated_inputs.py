@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Protocol
 
 from ..checkpoints.factory import import_object
-from ..core.contract import Feed
+from ..core.contract import Array, Feed
 from ..core.dims import bisect_boundary
 from ..core.errors import ErrorCode, UsageError, unknown_name_error
 from ..core.grammar import check_typos, parse_input
 from ..core.signature import FLOATS, InputSpec, Signature
+from ..validators.feeds import find_unranged
 from .order import Source
 
 
@@ -156,3 +157,25 @@ def load_functions(custom_ops: Mapping[str, str]) -> dict[str, Callable[..., obj
             )
         functions[name] = found
     return functions
+
+
+def warn_of_values(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
+    """Warn about integer inputs whose values are unknown, fixed, or known only from a sample."""
+    unknown = find_unranged(signature, samples)
+    sampled = [name for name in find_unranged(signature, None) if name not in unknown]
+    return (
+        *(
+            f"{name} is verified on 0 and 1 only: state its range, as in --input '{name}{{0..999}}'"
+            for name in unknown
+        ),
+        *(
+            f"{name} is verified on values as in the sample only: state more, as --input "
+            f"'{name}{{0..999}}'"
+            for name in sampled
+        ),
+        *(
+            f"{spec.name} is verified at 1 value only: state more, as --input '{spec.name}{{0..9}}'"
+            for spec in signature.inputs
+            if spec.name == "position_ids" and spec.values and spec.values.low == spec.values.high
+        ),
+    )
