@@ -24,6 +24,7 @@ from .call_options import (
     PackChoice,
     PartsChoice,
     ServedChoice,
+    TokenOptions,
 )
 from .option_spec import Commands, OptionSpec, Panel, ValueKind, option, specs_of, switch
 
@@ -215,7 +216,7 @@ class ConversionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgingOptions:
+class JudgingOptions(TokenOptions):
     """How artifacts are judged: these are fields of `Judging`."""
 
     feeds: int | None = option(

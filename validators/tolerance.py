@@ -19,6 +19,8 @@ _LIMIT_RANGES = {
     "floor_factor": (1.0, math.inf),
     "min_cosine": (-1.0, 1.0),
     "min_agreement": (0.0, 1.0),
+    "max_kl": (0.0, math.inf),
+    "max_ppl_increase": (0.0, math.inf),
 }
 
 TOLERANCES: dict[Precision, Tolerance] = {
