@@ -93,6 +93,15 @@ class _Piece:
     artifact: Array
     own: Array | None = None
 
+    def skip(self, count: int) -> _Piece:
+        """Return it without the first so many tokens of each row."""
+        return _Piece(
+            rows=self.rows.take(tokens=slice(count, None)),
+            eager=self.eager[:, count:],
+            artifact=self.artifact[:, count:],
+            own=None if self.own is None else self.own[:, count:],
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class _ArtifactWalk:
@@ -155,10 +164,15 @@ class _ArtifactWalk:
         return logits
 
     def _in_parts(self, rows: TokenRows, eager: Array, parts: Sequence[int]) -> _Piece:
-        """Run the rows in parts, and in one pass if that is within the domain."""
+        """Run the rows in parts, and in one pass if that is within the domain.
+
+        Padded rows run alone in this pass, so that a mask that is wrong in both is seen.
+        """
         artifact = self.runner.walk(rows, parts, self.tick).logits
-        fits = rows.length <= self.reference.sizes.tokens[1]
-        own = self._pass(rows) if fits else None
+        own = None
+        if rows.length <= self.reference.sizes.tokens[1]:
+            alone = self.reference.alone and not rows.mask.all()
+            own = self.runner.run_alone(rows, self.tick) if alone else self._pass(rows)
         return _Piece(rows=rows, eager=eager, artifact=artifact, own=own)
 
     def _ways(self) -> Iterator[tuple[WayKind, list[_Piece]]]:
@@ -170,12 +184,14 @@ class _ArtifactWalk:
         prompt, one = reference.prompt, slice(0, reference.sizes.rows[0])
         steps = [1] * (padded.rows.length - prompt)
         first = padded.take(rows=one)
-        yield WayKind.STEPS, [self._in_parts(first.rows, first.logits, [prompt, *steps])]
+        made = self._in_parts(first.rows, first.logits, [prompt, *steps])
+        yield WayKind.STEPS, [made.skip(prompt - 1)]
         if prompt > 1:
             few, half = steps[:_PART_STEPS], prompt // 2
             part = first.take(tokens=slice(0, prompt + len(few)))
             parts = [half, prompt - half, *few]
-            yield WayKind.PARTS, [self._in_parts(part.rows, part.logits, parts)]
+            made = self._in_parts(part.rows, part.logits, parts)
+            yield WayKind.PARTS, [made.skip(prompt - 1)]
         if len(padded.rows.ids) > len(first.rows.ids):
             yield WayKind.PADDED, [self._in_parts(padded.rows, padded.logits, [prompt, *steps])]
         yield from self._reuse()

@@ -23,6 +23,7 @@ from ..validators.token_loop import (
     choose_largest,
     make_sampler,
 )
+from ..validators.token_metrics import score_tokens
 from .order import Judging
 from .run_progress import Progress
 
@@ -36,6 +37,7 @@ _WORK = 1e11  # multiplications of eager on the text: some seconds on a CPU
 _LOGITS = 1 << 26  # elements that are held in memory: 256 MB
 _ROWS = 3  # padded rows
 _STEPS, _FEW_STEPS, _LARGE = 32, 8, 5e8  # generated tokens, and fewer for this many parameters
+_SAME = 1e-6  # nats: far above roundoff of float32, far below another mask
 _ROUNDOFF = 2.0**-20  # of the largest logit, where eager's own error is not known
 _NO_DECODER = "the model has no token ids and logits in a loop that modelc knows"
 
@@ -67,7 +69,8 @@ class TokenReference:
     """Eager's logits for an artifact of one domain, computed once.
 
     `text` holds batches of sequences, `cases` the rows of ways that need others, `prompt` is the
-    length of the generated rows' prompt, `cut` how many tokens the reused cache has.
+    length of the generated rows' prompt, `cut` how many tokens the reused cache has. With `alone`,
+    eager gives the same logits for a padded row as for that row alone.
     """
 
     plan: TokenPlan
@@ -77,6 +80,7 @@ class TokenReference:
     cases: dict[WayKind, TokenCase]
     prompt: int
     cut: int
+    alone: bool
     model: Eager
 
     noises: dict[bool, float] = field(default_factory=dict)
@@ -260,8 +264,9 @@ def _make_reference(
                 (WayKind.LONGEST, _repeat(_longest_row(rows, sizes), sizes)),
             )
         }
+    alone = bool(cases) and sizes.rows[0] == 1 and _ignores_padding(runner, cases[WayKind.PADDED])
     return TokenReference(
-        plan=plan, runner=runner, sizes=sizes, prompt=prompt, cut=cut, cases=cases,
+        alone=alone, plan=plan, runner=runner, sizes=sizes, prompt=prompt, cut=cut, cases=cases,
         model=eager.model, text=tuple(refer(TokenRows.of(one)) for one in batches),
     )  # fmt: skip
 
@@ -270,6 +275,13 @@ def _refer(runner: LoopRunner, sizes: LoopSizes, rows: TokenRows, *, whole: bool
     """Return eager's logits: of a module in one pass, of any length; else in the largest parts."""
     parts = (rows.length,) if whole else sizes.parts(rows.length)
     return TokenCase(rows=rows, logits=runner.walk(rows, parts, _do_nothing).logits)
+
+
+def _ignores_padding(runner: LoopRunner, padded: TokenCase) -> bool:
+    """Whether eager gives padded rows the logits that it gives each row alone."""
+    rows = padded.rows
+    scores = score_tokens(padded.logits, runner.run_alone(rows, _do_nothing))
+    return float(scores.kl[rows.mask.astype(bool)].mean()) <= _SAME
 
 
 def _repeat(row: list[int], sizes: LoopSizes) -> TokenRows:
