@@ -159,9 +159,40 @@ def double_scale(model: Any) -> None:
     _edit(known[node.input[2]], change)
 
 
+def _edit_products(model: Any, place: int, change: Callable[[Any], Any]) -> None:
+    """Change an input of all products with integer weights."""
+    found = [(node, known) for node, known in _first_products(model)]
+    packed = [(node, known) for node, known in found if node.op_type == "MatMulNBits"]
+    if not packed:
+        raise LookupError("no integer weights")
+    for node, known in packed:
+        _edit(known[node.input[place]], change)
+
+
+def drop_bits(model: Any) -> None:
+    """Clear the lowest bit of each 4-bit weight: 3 bits are left."""
+    node, _ = next(_first_products(model))
+    bits = next((one.i for one in node.attribute if one.name == "bits"), 0)
+    if bits != 4:  # noqa: PLR2004 - the bits of int4
+        raise LookupError("no weights of 4 bits")
+    _edit_products(model, 1, lambda array: array & np.uint8(0xEE))
+
+
+def scale_blocks(model: Any) -> None:
+    """Enlarge every seventh scale of all products by 30 %."""
+
+    def change(array: Any) -> Any:
+        array.reshape(-1)[::7] *= 1.3
+        return array
+
+    _edit_products(model, 2, change)
+
+
 FAULTS: dict[str, Callable[[Any], None]] = {
     "none": lambda _: None,
     "one block's scale doubled": double_scale,
+    "every 7th scale +30 %": scale_blocks,
+    "3 bits in place of 4": drop_bits,
     "two heads swapped": swap_heads,
     "cache one token late": shift_cache,
     "caches of two layers swapped": swap_layers,

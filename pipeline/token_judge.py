@@ -18,6 +18,7 @@ from ..validators.token_metrics import (
     find_token_reasons,
     join_rows,
     join_scores,
+    measure_own_kl,
     measure_way,
     perplexity_of,
     score_tokens,
@@ -148,14 +149,8 @@ class _ArtifactWalk:
     def _measure(self, kind: WayKind, pieces: Sequence[_Piece]) -> TokenWay:
         scores = [score_tokens(one.eager, one.artifact) for one in pieces]
         way = self._summarise(kind, scores, join_rows([one.rows for one in pieces]))
-        shown = [
-            score_tokens(one.own, one.artifact).kl[one.rows.mask.astype(bool)]
-            for one in pieces
-            if one.own is not None
-        ]
-        count = sum(map(len, shown))
-        own = sum(float(kl.sum()) for kl in shown) / count if count else None
-        return replace(way, own_kl=own)
+        own = (measure_own_kl(p.own, p.artifact, p.rows) for p in pieces if p.own is not None)
+        return replace(way, own_kl=max(own, default=None))
 
     def _pass(self, rows: TokenRows) -> Array:
         """Return the logits of all tokens in one pass."""
@@ -164,15 +159,16 @@ class _ArtifactWalk:
         return logits
 
     def _in_parts(self, rows: TokenRows, eager: Array, parts: Sequence[int]) -> _Piece:
-        """Run the rows in parts, and in one pass if that is within the domain.
+        """Run the rows in these parts, and in the largest ones that the domain allows.
 
-        Padded rows run alone in this pass, so that a mask that is wrong in both is seen.
+        Padded rows run alone in these, so that a mask that is wrong in both is seen.
         """
         artifact = self.runner.walk(rows, parts, self.tick).logits
-        own = None
-        if rows.length <= self.reference.sizes.tokens[1]:
-            alone = self.reference.alone and not rows.mask.all()
-            own = self.runner.run_alone(rows, self.tick) if alone else self._pass(rows)
+        own, sizes = None, self.reference.sizes
+        if self.reference.alone and not rows.mask.all():
+            own = self.runner.run_alone(rows, sizes, self.tick)
+        elif (largest := sizes.parts(rows.length)) != tuple(parts):
+            own = self.runner.walk(rows, largest, self.tick).logits
         return _Piece(rows=rows, eager=eager, artifact=artifact, own=own)
 
     def _ways(self) -> Iterator[tuple[WayKind, list[_Piece]]]:

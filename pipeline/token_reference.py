@@ -264,7 +264,11 @@ def _make_reference(
                 (WayKind.LONGEST, _repeat(_longest_row(rows, sizes), sizes)),
             )
         }
-    alone = bool(cases) and sizes.rows[0] == 1 and _ignores_padding(runner, cases[WayKind.PADDED])
+    alone = (
+        bool(cases)
+        and sizes.rows[0] == 1
+        and _ignores_padding(runner, sizes, cases[WayKind.PADDED])
+    )
     return TokenReference(
         alone=alone, plan=plan, runner=runner, sizes=sizes, prompt=prompt, cut=cut, cases=cases,
         model=eager.model, text=tuple(refer(TokenRows.of(one)) for one in batches),
@@ -277,10 +281,10 @@ def _refer(runner: LoopRunner, sizes: LoopSizes, rows: TokenRows, *, whole: bool
     return TokenCase(rows=rows, logits=runner.walk(rows, parts, _do_nothing).logits)
 
 
-def _ignores_padding(runner: LoopRunner, padded: TokenCase) -> bool:
+def _ignores_padding(runner: LoopRunner, sizes: LoopSizes, padded: TokenCase) -> bool:
     """Whether eager gives padded rows the logits that it gives each row alone."""
     rows = padded.rows
-    scores = score_tokens(padded.logits, runner.run_alone(rows, _do_nothing))
+    scores = score_tokens(padded.logits, runner.run_alone(rows, sizes, _do_nothing))
     return float(scores.kl[rows.mask.astype(bool)].mean()) <= _SAME
 
 

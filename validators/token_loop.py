@@ -200,15 +200,14 @@ class LoopRunner:
             tick()
         return Walked(logits=np.concatenate(found, axis=1), cache=cache)
 
-    def run_alone(self, rows: TokenRows, tick: Callable[[], object]) -> Array:
-        """Run each row alone, without padding, in one pass; logits are 0 where rows are padded."""
+    def run_alone(self, rows: TokenRows, sizes: LoopSizes, tick: Callable[[], object]) -> Array:
+        """Run each row alone, without padding, in the largest parts; logits of padding are 0."""
         import numpy as np
 
         found: list[Array] = []
         for index in range(len(rows.ids)):
             row = rows.alone(index)
-            logits, _ = self.advance(row, 0, self.empty_cache(1))
-            tick()
+            logits = self.walk(row, sizes.parts(row.length), tick).logits
             found.append(np.pad(logits[0], ((rows.length - row.length, 0), (0, 0))))
         return np.stack(found)
 
