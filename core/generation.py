@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .contract import Array
-    from .signature import InputSpec
+    from .signature import InputSpec, Signature
 
 PAST, PRESENT = "past_key_values", "present"  # prefixes of what a step takes and returns
 LOGITS = "logits"
+_CACHE_RANK = 4  # batch, heads, positions, size of a head
 _DECODER = "decoder_"  # prefix of the decoder's own inputs in a graph that has the encoder too
 _IDS, _MASK, _POSITIONS = "input_ids", "attention_mask", "position_ids"
 _ENCODER = ("encoder_", f"{_DECODER}encoder_")
@@ -103,6 +104,20 @@ def _is_constant(name: str, *, with_encoder: bool) -> bool:
     if name.startswith(f"{PAST}."):
         return _ENCODER_PART in name.split(".")
     return name.startswith(_ENCODER) or (with_encoder and name in _ENCODER_INPUTS)
+
+
+def find_cached_loop(signature: Signature) -> DecoderLoop | None:
+    """Return the loop of a decoder whose one graph takes prompts and steps; None for others.
+
+    Runtimes for generation run these: 1 or more tokens after a past of 0 or more.
+    """
+    specs = {spec.name: spec for spec in signature.inputs}
+    loop = DecoderLoop.find(specs, signature.outputs)
+    if loop is None or not loop.cache or loop.constant:
+        return None
+    tokens, pasts = specs[loop.ids].dims[1], [specs[one.past].dims for one in loop.cache]
+    grows = all(len(dims) == _CACHE_RANK and dims[2].dynamic and dims[2].low == 0 for dims in pasts)
+    return loop if grows and tokens.dynamic and tokens.low == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)

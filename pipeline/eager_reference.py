@@ -8,19 +8,17 @@ from dataclasses import dataclass, field, replace
 from ..checkpoints.checkpoint_files import NO_GUARD, ChangeGuard, identify, make_change_guard
 from ..checkpoints.eager_model import Eager, open_eager
 from ..checkpoints.enclosed_module import find_steps
-from ..checkpoints.loaded_module import LoadedModule, merge_known_inputs
-from ..checkpoints.sample_inputs import infer_specs
+from ..checkpoints.loaded_module import LoadedModule
 from ..checkpoints.weight_loading import find_nonfinite_weights
 from ..core.contract import Array, Feed, Outputs
-from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, unknown_name_error
+from ..core.errors import CheckpointError, UsageError, unknown_name_error
 from ..core.findings import SIZED, PipelineComparison
 from ..core.generation import TokenPlan
-from ..core.grammar import check_typos, parse_input
 from ..core.kinds import SkippedCheck
 from ..core.manifest import FeedPlan
 from ..core.postprocess import Postprocess
 from ..core.records import Checkpoint
-from ..core.signature import Signature, ValueRange, merge_inputs
+from ..core.signature import Signature, ValueRange
 from ..validators.edge_case_feeds import draw_edge_case_feeds, draw_nonfinite_feeds
 from ..validators.feeds import (
     LEAST_FEEDS,
@@ -41,7 +39,7 @@ from .run_progress import Progress
 from .run_reference import check_finite, check_stateless, note_nonfinite_weights, run_reference
 from .runtime_reference import identify_artifact, load_model
 from .size_probe import choose_mask_sense, describe_unverified_dims
-from .stated_inputs import check_input_specs, describe_static_dims, warn_of_values
+from .stated_inputs import check_input_specs, describe_static_dims, settle_signature, warn_of_values
 from .stored_use import StoredUse
 from .token_reference import TokenReference
 from .user_samples import UserSamples, describe_outliers, further_feeds, load_user_samples
@@ -162,7 +160,7 @@ def open_reference(  # noqa: PLR0913 - inputs of the eager reference
         clock.detail = checkpoint.kind
     given = load_user_samples(source, loaded, judging, signature)
     samples = None if given is None else given.first
-    settled = signature or _settle_signature(source, loaded, samples)
+    settled = signature or settle_signature(source, loaded, samples)
     if not source.inputs and signature is None:
         origin = "the samples" if source.samples else "the checkpoint"
         progress.note(f"inputs from {origin}: {'  '.join(map(str, settled.inputs))}")
@@ -243,30 +241,6 @@ def _run_on_chosen(  # noqa: PLR0913, PLR0917 - inputs of the search and its cal
                 raise
             rejected.append(sizes)
             values = {spec.name: spec.values for spec in settled.inputs if spec.values is not None}
-
-
-def _settle_signature(
-    source: Source, loaded: LoadedModule, samples: Mapping[str, Array] | None
-) -> Signature:
-    patterns = [parse_input(text) for text in source.inputs]
-    known = merge_known_inputs(loaded, patterns) if samples is None else infer_specs(samples)
-    if not source.inputs and not known:
-        name = next(iter(loaded.parameters), "x")
-        raise UsageError(
-            f"the inputs of {source.name} are unknown",
-            hint=Hint(
-                "give ",
-                Option("input", f'"{name}:float32[batch=1..8,3,224,224]"'),
-                " or ",
-                Option("samples", "SAMPLE"),
-            ),
-            option="input",
-            code=ErrorCode.INPUTS_UNKNOWN,
-        )
-    written = [dim for one in patterns for dim in one.dims or () if dim is not None]
-    named = (dim.name or "" for spec in known.values() for dim in spec.dims if dim.name)
-    check_typos(written, named)
-    return merge_inputs(patterns, known)
 
 
 def _make_feed_plan(samples: UserSamples | None, judging: Judging) -> FeedPlan:

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from ..checkpoints.factory import import_object
+from ..checkpoints.loaded_module import LoadedModule, merge_known_inputs
+from ..checkpoints.sample_inputs import infer_specs
 from ..core.contract import Array, Feed
 from ..core.dims import bisect_boundary
-from ..core.errors import ErrorCode, UsageError, unknown_name_error
+from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ..core.grammar import check_typos, parse_input
-from ..core.signature import FLOATS, InputSpec, Signature
+from ..core.signature import FLOATS, InputSpec, Signature, merge_inputs
 from ..validators.feeds import find_unranged
 from .order import Source
 
@@ -157,6 +159,35 @@ def load_functions(custom_ops: Mapping[str, str]) -> dict[str, Callable[..., obj
             )
         functions[name] = found
     return functions
+
+
+def settle_signature(
+    source: Source, loaded: LoadedModule, samples: Mapping[str, Array] | None
+) -> Signature:
+    """Return the inputs that the user states, with what samples or the checkpoint know of them.
+
+    Raises:
+        UsageError: nothing says what the inputs are, or two statements contradict each other.
+    """
+    patterns = [parse_input(text) for text in source.inputs]
+    known = merge_known_inputs(loaded, patterns) if samples is None else infer_specs(samples)
+    if not source.inputs and not known:
+        name = next(iter(loaded.parameters), "x")
+        raise UsageError(
+            f"the inputs of {source.name} are unknown",
+            hint=Hint(
+                "give ",
+                Option("input", f'"{name}:float32[batch=1..8,3,224,224]"'),
+                " or ",
+                Option("samples", "SAMPLE"),
+            ),
+            option="input",
+            code=ErrorCode.INPUTS_UNKNOWN,
+        )
+    written = [dim for one in patterns for dim in one.dims or () if dim is not None]
+    named = (dim.name or "" for spec in known.values() for dim in spec.dims if dim.name)
+    check_typos(written, named)
+    return merge_inputs(patterns, known)
 
 
 def warn_of_values(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
