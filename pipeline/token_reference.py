@@ -14,7 +14,7 @@ from ..checkpoints.eager_model import Eager
 from ..checkpoints.token_text import read_token_rows
 from ..core.contract import Array
 from ..core.domain import Domain
-from ..core.errors import ErrorCode, UsageError
+from ..core.errors import CheckpointError, ErrorCode, UsageError
 from ..core.generation import DecoderLoop, TokenPlan, WayKind
 from ..validators.token_loop import (
     LoopRunner,
@@ -140,9 +140,13 @@ def plan_tokens(eager: EagerReference, judging: Judging, progress: Progress) -> 
     count = max(min(tokens, _MOST_SAMPLED) // length, 2)
     if not eager.model.has_module:
         count = min(count, sizes.rows[1])
-    with progress.step("sample tokens from eager", log="eager") as clock:
-        sampled = _sample_rows(runner, (count, length, most), judging.seed or 0, sizes)
-        clock.detail = f"{count} x {length}"
+    try:
+        with progress.step("sample tokens from eager", log="eager", attempt=True) as clock:
+            sampled = _sample_rows(runner, (count, length, most), judging.seed or 0, sizes)
+            clock.detail = f"{count} x {length}"
+    except CheckpointError as error:
+        progress.note(f"tokens are not judged: {error.message}", warning=True)
+        return None
     return TokenPlan(sequences=tuple(" ".join(map(str, row)) for row in sampled.ids.tolist()))
 
 
@@ -221,11 +225,10 @@ def _run_from_start(runner: LoopRunner, feed: dict[str, Array]) -> dict[str, Arr
 def find_token_reference(
     eager: EagerReference, judging: Judging, progress: Progress
 ) -> TokenReference | None:
-    """Return eager's side for an artifact of this domain; None if it has no loop.
+    """Return eager's side for an artifact of this domain; None if it has no loop, or eager fails.
 
     Raises:
         UsageError: as `plan_tokens`.
-        CheckpointError: eager rejects a feed of the loop.
     """
     found = find_token_loop(eager)
     if found is None:
@@ -236,9 +239,13 @@ def find_token_reference(
         plan = eager.feeds.tokens or plan_tokens(eager, judging, progress)
         if plan is None:
             return None
-        with progress.step(STEP, log="eager") as clock:
-            known[key] = _make_reference(eager, plan, *found)
-            clock.detail = f"{sum(case.rows.ids.size for case in known[key].text)} tokens"
+        try:
+            with progress.step(STEP, log="eager", attempt=True) as clock:
+                known[key] = _make_reference(eager, plan, *found)
+                clock.detail = f"{sum(len(one.split()) for one in plan.sequences)} tokens"
+        except CheckpointError as error:
+            progress.note(f"tokens are not judged: {error.message}", warning=True)
+            known[key] = None
     return known[key]
 
 
