@@ -1,9 +1,10 @@
 """Train the small language models that the limits of the token judge were measured with.
 
 `python -m modelc.benchmarks.token_models DIR [NAME ...]` trains each model for 600 steps, about
-two minutes on one core, on the licences and documentation of installed packages, with a seed. DIR/NAME
-is a folder as `save_pretrained` writes it, with a byte-level BPE tokenizer; DIR/held-out.txt is text that no
-model was trained on. Random weights say nothing about 4 bits: their logits are noise.
+two minutes on one core, on the licences and documentation of installed packages, with a seed.
+DIR/NAME is a folder as `save_pretrained` writes it, with a byte-level BPE tokenizer;
+DIR/held-out.txt is text that no model was trained on. Random weights say nothing about 4 bits:
+their logits are noise.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def train_tokenizer(text: str) -> Any:
             show_progress=False,
         ),
     )
-    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>")
+    made_of: Any = PreTrainedTokenizerFast
+    return made_of(tokenizer_object=made, bos_token="<s>")
 
 
 def train(name: str, ids: Any, steps: int, seed: int) -> Any:

@@ -168,9 +168,11 @@ class TokenWay:
     """How far an artifact's logits are from eager's on one way, over `tokens`.
 
     `kl` and `kl_max` are the mean and the largest KL divergence of eager to the artifact in nats,
-    `agreement` is the share of tokens whose largest logit is eager's, `differing` counts the others
-    that are no ties. `difference` is the first of them, or the first tie. `own_kl` is the mean KL
-    divergence of the artifact's own single pass to this way; None if it was not run.
+    `agreement` is the share of tokens whose largest logit is eager's, `near` includes those that
+    eager finds at least half as likely as its own choice, `differing` counts the others that are no
+    ties. `difference` is the first of these, or the first tie. `own_kl` is the
+    largest mean KL divergence of a row in the artifact's own largest parts, alone, to this way;
+    None if they were not run.
     """
 
     kind: WayKind
@@ -178,6 +180,7 @@ class TokenWay:
     kl: float
     kl_max: float
     agreement: float
+    near: float
     differing: int = 0
     difference: TokenDifference | None = None
     own_kl: float | None = None

@@ -82,10 +82,10 @@ class Tolerance:
     peak. Otherwise passing requires `max_abs <= atol + rtol * peak`, where peak is the largest
     magnitude of the eager output, and `sqnr >= min_sqnr` in dB, both on one feed. If a feed's
     output is far below its usual scale, errors that are roundoff at that scale pass as well.
-    `min_cosine` applies to each feed, `min_agreement` is the share of rows over all feeds whose
-    largest element is eager's, and of tokens of text. `max_kl` is the mean KL divergence of tokens
-    in nats, `max_ppl_increase` a share of eager's perplexity. `by_output` has other limits for
-    single outputs.
+    `min_cosine` applies to each feed, `min_agreement` is the share of rows over all feeds, and of
+    tokens of text, whose largest element is eager's or near it. `max_kl` is the mean KL divergence
+    of tokens in nats, `max_ppl_increase` a share of eager's perplexity. `by_output` has other
+    limits for single outputs.
     """
 
     atol: float

@@ -75,7 +75,7 @@ class EagerReference:
     moved: dict[str, float] = field(default_factory=dict)
     stored: StoredUse | None = None
     pipeline: PipelineComparison | None = None
-    token_references: dict[str, TokenReference] = field(default_factory=dict)
+    token_references: dict[str, TokenReference | None] = field(default_factory=dict)
 
     @property
     def has_source(self) -> bool:

@@ -18,6 +18,7 @@ from ..validators.token_metrics import (
     find_token_reasons,
     join_rows,
     join_scores,
+    measure_own_kl,
     measure_way,
     perplexity_of,
     score_tokens,
@@ -93,6 +94,15 @@ class _Piece:
     artifact: Array
     own: Array | None = None
 
+    def skip(self, count: int) -> _Piece:
+        """Return it without the first so many tokens of each row."""
+        return _Piece(
+            rows=self.rows.take(tokens=slice(count, None)),
+            eager=self.eager[:, count:],
+            artifact=self.artifact[:, count:],
+            own=None if self.own is None else self.own[:, count:],
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class _ArtifactWalk:
@@ -139,14 +149,8 @@ class _ArtifactWalk:
     def _measure(self, kind: WayKind, pieces: Sequence[_Piece]) -> TokenWay:
         scores = [score_tokens(one.eager, one.artifact) for one in pieces]
         way = self._summarise(kind, scores, join_rows([one.rows for one in pieces]))
-        shown = [
-            score_tokens(one.own, one.artifact).kl[one.rows.mask.astype(bool)]
-            for one in pieces
-            if one.own is not None
-        ]
-        count = sum(map(len, shown))
-        own = sum(float(kl.sum()) for kl in shown) / count if count else None
-        return replace(way, own_kl=own)
+        own = (measure_own_kl(p.own, p.artifact, p.rows) for p in pieces if p.own is not None)
+        return replace(way, own_kl=max(own, default=None))
 
     def _pass(self, rows: TokenRows) -> Array:
         """Return the logits of all tokens in one pass."""
@@ -155,10 +159,16 @@ class _ArtifactWalk:
         return logits
 
     def _in_parts(self, rows: TokenRows, eager: Array, parts: Sequence[int]) -> _Piece:
-        """Run the rows in parts, and in one pass if that is within the domain."""
+        """Run the rows in these parts, and in the largest ones that the domain allows.
+
+        Padded rows run alone in these, so that a mask that is wrong in both is seen.
+        """
         artifact = self.runner.walk(rows, parts, self.tick).logits
-        fits = rows.length <= self.reference.sizes.tokens[1]
-        own = self._pass(rows) if fits else None
+        own, sizes = None, self.reference.sizes
+        if self.reference.alone and not rows.mask.all():
+            own = self.runner.run_alone(rows, sizes, self.tick)
+        elif (largest := sizes.parts(rows.length)) != tuple(parts):
+            own = self.runner.walk(rows, largest, self.tick).logits
         return _Piece(rows=rows, eager=eager, artifact=artifact, own=own)
 
     def _ways(self) -> Iterator[tuple[WayKind, list[_Piece]]]:
@@ -170,12 +180,14 @@ class _ArtifactWalk:
         prompt, one = reference.prompt, slice(0, reference.sizes.rows[0])
         steps = [1] * (padded.rows.length - prompt)
         first = padded.take(rows=one)
-        yield WayKind.STEPS, [self._in_parts(first.rows, first.logits, [prompt, *steps])]
+        made = self._in_parts(first.rows, first.logits, [prompt, *steps])
+        yield WayKind.STEPS, [made.skip(prompt - 1)]
         if prompt > 1:
             few, half = steps[:_PART_STEPS], prompt // 2
             part = first.take(tokens=slice(0, prompt + len(few)))
             parts = [half, prompt - half, *few]
-            yield WayKind.PARTS, [self._in_parts(part.rows, part.logits, parts)]
+            made = self._in_parts(part.rows, part.logits, parts)
+            yield WayKind.PARTS, [made.skip(prompt - 1)]
         if len(padded.rows.ids) > len(first.rows.ids):
             yield WayKind.PADDED, [self._in_parts(padded.rows, padded.logits, [prompt, *steps])]
         yield from self._reuse()

@@ -14,7 +14,7 @@ from ..checkpoints.eager_model import Eager
 from ..checkpoints.token_text import read_token_rows
 from ..core.contract import Array
 from ..core.domain import Domain
-from ..core.errors import ErrorCode, UsageError
+from ..core.errors import CheckpointError, ErrorCode, UsageError
 from ..core.generation import DecoderLoop, TokenPlan, WayKind
 from ..validators.token_loop import (
     LoopRunner,
@@ -23,6 +23,7 @@ from ..validators.token_loop import (
     choose_largest,
     make_sampler,
 )
+from ..validators.token_metrics import score_tokens
 from .order import Judging
 from .run_progress import Progress
 
@@ -36,6 +37,7 @@ _WORK = 1e11  # multiplications of eager on the text: some seconds on a CPU
 _LOGITS = 1 << 26  # elements that are held in memory: 256 MB
 _ROWS = 3  # padded rows
 _STEPS, _FEW_STEPS, _LARGE = 32, 8, 5e8  # generated tokens, and fewer for this many parameters
+_SAME = 1e-6  # nats: far above roundoff of float32, far below another mask
 _ROUNDOFF = 2.0**-20  # of the largest logit, where eager's own error is not known
 _NO_DECODER = "the model has no token ids and logits in a loop that modelc knows"
 
@@ -67,7 +69,8 @@ class TokenReference:
     """Eager's logits for an artifact of one domain, computed once.
 
     `text` holds batches of sequences, `cases` the rows of ways that need others, `prompt` is the
-    length of the generated rows' prompt, `cut` how many tokens the reused cache has.
+    length of the generated rows' prompt, `cut` how many tokens the reused cache has. With `alone`,
+    eager gives the same logits for a padded row as for that row alone.
     """
 
     plan: TokenPlan
@@ -77,6 +80,7 @@ class TokenReference:
     cases: dict[WayKind, TokenCase]
     prompt: int
     cut: int
+    alone: bool
     model: Eager
 
     noises: dict[bool, float] = field(default_factory=dict)
@@ -136,9 +140,13 @@ def plan_tokens(eager: EagerReference, judging: Judging, progress: Progress) -> 
     count = max(min(tokens, _MOST_SAMPLED) // length, 2)
     if not eager.model.has_module:
         count = min(count, sizes.rows[1])
-    with progress.step("sample tokens from eager", log="eager") as clock:
-        sampled = _sample_rows(runner, (count, length, most), judging.seed or 0, sizes)
-        clock.detail = f"{count} x {length}"
+    try:
+        with progress.step("sample tokens from eager", log="eager", attempt=True) as clock:
+            sampled = _sample_rows(runner, (count, length, most), judging.seed or 0, sizes)
+            clock.detail = f"{count} x {length}"
+    except CheckpointError as error:
+        progress.note(f"tokens are not judged: {error.message}", warning=True)
+        return None
     return TokenPlan(sequences=tuple(" ".join(map(str, row)) for row in sampled.ids.tolist()))
 
 
@@ -217,11 +225,10 @@ def _run_from_start(runner: LoopRunner, feed: dict[str, Array]) -> dict[str, Arr
 def find_token_reference(
     eager: EagerReference, judging: Judging, progress: Progress
 ) -> TokenReference | None:
-    """Return eager's side for an artifact of this domain; None if it has no loop.
+    """Return eager's side for an artifact of this domain; None if it has no loop, or eager fails.
 
     Raises:
         UsageError: as `plan_tokens`.
-        CheckpointError: eager rejects a feed of the loop.
     """
     found = find_token_loop(eager)
     if found is None:
@@ -232,9 +239,13 @@ def find_token_reference(
         plan = eager.feeds.tokens or plan_tokens(eager, judging, progress)
         if plan is None:
             return None
-        with progress.step(STEP, log="eager") as clock:
-            known[key] = _make_reference(eager, plan, *found)
-            clock.detail = f"{sum(case.rows.ids.size for case in known[key].text)} tokens"
+        try:
+            with progress.step(STEP, log="eager", attempt=True) as clock:
+                known[key] = _make_reference(eager, plan, *found)
+                clock.detail = f"{sum(len(one.split()) for one in plan.sequences)} tokens"
+        except CheckpointError as error:
+            progress.note(f"tokens are not judged: {error.message}", warning=True)
+            known[key] = None
     return known[key]
 
 
@@ -260,8 +271,13 @@ def _make_reference(
                 (WayKind.LONGEST, _repeat(_longest_row(rows, sizes), sizes)),
             )
         }
+    alone = (
+        bool(cases)
+        and sizes.rows[0] == 1
+        and _ignores_padding(runner, sizes, cases[WayKind.PADDED])
+    )
     return TokenReference(
-        plan=plan, runner=runner, sizes=sizes, prompt=prompt, cut=cut, cases=cases,
+        alone=alone, plan=plan, runner=runner, sizes=sizes, prompt=prompt, cut=cut, cases=cases,
         model=eager.model, text=tuple(refer(TokenRows.of(one)) for one in batches),
     )  # fmt: skip
 
@@ -270,6 +286,13 @@ def _refer(runner: LoopRunner, sizes: LoopSizes, rows: TokenRows, *, whole: bool
     """Return eager's logits: of a module in one pass, of any length; else in the largest parts."""
     parts = (rows.length,) if whole else sizes.parts(rows.length)
     return TokenCase(rows=rows, logits=runner.walk(rows, parts, _do_nothing).logits)
+
+
+def _ignores_padding(runner: LoopRunner, sizes: LoopSizes, padded: TokenCase) -> bool:
+    """Whether eager gives padded rows the logits that it gives each row alone."""
+    rows = padded.rows
+    scores = score_tokens(padded.logits, runner.run_alone(rows, sizes, _do_nothing))
+    return float(scores.kl[rows.mask.astype(bool)].mean()) <= _SAME
 
 
 def _repeat(row: list[int], sizes: LoopSizes) -> TokenRows:

@@ -53,6 +53,11 @@ class TokenRows:
             mask=np.concatenate([self.mask, shown], axis=1),
         )
 
+    def alone(self, row: int) -> TokenRows:
+        """Return one row without its padding."""
+        start = self.length - int(self.mask[row].sum())
+        return self.take(slice(row, row + 1), slice(start, None))
+
     def take(self, rows: slice = slice(None), tokens: slice = slice(None)) -> TokenRows:
         """Return some rows, or some tokens of each."""
         return TokenRows(ids=self.ids[rows, tokens], mask=self.mask[rows, tokens])
@@ -194,6 +199,17 @@ class LoopRunner:
             start += size
             tick()
         return Walked(logits=np.concatenate(found, axis=1), cache=cache)
+
+    def run_alone(self, rows: TokenRows, sizes: LoopSizes, tick: Callable[[], object]) -> Array:
+        """Run each row alone, without padding, in the largest parts; logits of padding are 0."""
+        import numpy as np
+
+        found: list[Array] = []
+        for index in range(len(rows.ids)):
+            row = rows.alone(index)
+            logits = self.walk(row, sizes.parts(row.length), tick).logits
+            found.append(np.pad(logits[0], ((rows.length - row.length, 0), (0, 0))))
+        return np.stack(found)
 
     def generate(
         self, rows: TokenRows, count: int, choose: Callable[[Array], Array], tick: Callable[[], Any]
