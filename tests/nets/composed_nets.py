@@ -63,7 +63,7 @@ class UNet(nn.Module):
         self.down, self.up = Block(channels, dim), Block(channels, dim)
 
     def forward(self, latent: Tensor, timestep: Tensor, context: Tensor) -> Any:
-        rates = torch.exp(-torch.arange(self.dim // 2, device=latent.device) * 0.5)
+        rates = 0.01 * torch.exp(-torch.arange(self.dim // 2, device=latent.device) * 0.5)
         angle = timestep.float()[:, None] * rates
         time = torch.cat([angle.sin(), angle.cos()], 1)
         x = self.first(latent)
