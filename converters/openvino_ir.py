@@ -29,6 +29,7 @@ from ..core.contract import (
 )
 from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError
 from ..core.kinds import WEIGHTS_ONLY, Capture, Precision
+from ..core.large_arrays import copy_array
 from ..core.process import thread_limit
 from ..core.records import Coverage
 from ..core.signature import Signature
@@ -309,7 +310,7 @@ def _copy_array(array: Array, bfloat16: bool) -> Array:
     import numpy as np
 
     if not bfloat16:
-        return array.copy()
+        return copy_array(array)
     bits = array.view(np.uint16).astype(np.uint32) << 16  # the upper half of a float32
     return bits.view(np.float32)
 
