@@ -10,6 +10,7 @@ from ..core.contract import Feed, Outputs
 from ..core.errors import LOGGED, ErrorCode, Hint, MissingError, Option, RunnerError
 from ..core.large_arrays import copy_array
 from ..core.process import thread_limit
+from ..core.records import size_text
 from ..core.target_extensions import OpenedByDefault
 from .installed_packages import package_versions
 from .onnx_guard import external_bytes, read_graph
@@ -151,6 +152,15 @@ def open_onnx(path: Path, device: str, signature: Signature | None = None) -> On
     except Exception as error:
         raise session_error(error) from error
     return OnnxRunner(session)
+
+
+def note_mapped_weights(path: Path) -> tuple[str, ...]:
+    """Return a note if a session that judges the file maps its weights; empty for small ones."""
+    size = external_bytes(read_graph(path), path)
+    text = (
+        f"judged with its {size_text(size)} of weights mapped: ONNX Runtime does not prepack them"
+    )
+    return (text,) if size > _LARGE else ()
 
 
 # Execution providers besides that of the device, by the name of their benchmark row.
