@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
-_BLOCK = 1 << 25  # elements of a linear layer's weight that are changed at once
+_BLOCK = 1 << 24  # elements of a linear layer's weight that are changed at once
 
 # Metadata of a weight, available without a cast.
 _METADATA_CALLS = frozenset((
@@ -161,6 +161,7 @@ class _ChangedWeights:
             part = self._make(weight.detach()[first : first + rows], id(weight), first)
             of_part = None if own is None else own[first : first + rows]
             parts.append(torch.nn.functional.linear(data, part, of_part))
+            del part  # or two would be in memory
         return torch.cat(parts, dim=-1)
 
 
