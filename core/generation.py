@@ -1,9 +1,10 @@
-"""The loop of a decoder: which inputs take tokens, mask, positions and cache, from their names."""
+"""The loop of a decoder, found from names, and how far an artifact's tokens are from eager's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class DecoderLoop:
         It has none without tokens or logits, with a state that it takes and does not return (or
         returns and does not take), and with an input of unknown role, such as `token_type_ids`.
         """
+        inputs = tuple(inputs)
         left, made = set(inputs), set(outputs)
         prefix = _DECODER if _DECODER + _IDS in left else ""
         ids, mask, positions = (prefix + name for name in (_IDS, _MASK, _POSITIONS))
@@ -116,3 +118,101 @@ def find_cached_loop(signature: Signature) -> DecoderLoop | None:
     tokens, pasts = specs[loop.ids].dims[1], [specs[one.past].dims for one in loop.cache]
     grows = all(len(dims) == _CACHE_RANK and dims[2].dynamic and dims[2].low == 0 for dims in pasts)
     return loop if grows and tokens.dynamic and tokens.low == 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenPlan:
+    """The token sequences that artifacts are judged on, to judge them on the same ones again.
+
+    `source` is the file name of the user's text, `digest` its SHA-256; both are empty for sequences
+    that eager sampled. `sequences` are ids with spaces between them.
+    """
+
+    source: str = ""
+    digest: str = ""
+    sequences: tuple[str, ...] = ()
+
+
+class WayKind(StrEnum):
+    """A way through the loop, on which an artifact's logits are compared with eager's."""
+
+    TEXT = "text in one pass"
+    STEPS = "prompt, then steps"
+    PARTS = "prompt in two parts"
+    PADDED = "rows padded on the left"
+    REUSED = "one cache continued twice"
+    ROLLED_BACK = "cache cut back"
+    LONGEST = "longest context"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenDifference:
+    """The first token that an artifact chooses and eager does not, after the same tokens.
+
+    `token` counts from the first of its row. `margin` is how much lower eager's logit of the
+    artifact's choice is than that of its own, `noise` the largest error of eager's own logits. It
+    is a `tie` if the margin is within what these errors explain.
+    """
+
+    row: int
+    token: int
+    eager: int
+    artifact: int
+    margin: float
+    noise: float
+    tie: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenWay:
+    """How far an artifact's logits are from eager's on one way, over `tokens`.
+
+    `kl` and `kl_max` are the mean and the largest KL divergence of eager to the artifact in nats,
+    `agreement` is the share of tokens whose largest logit is eager's, `near` includes those that
+    eager finds at least half as likely as its own choice, `differing` counts the others that are no
+    ties. `difference` is the first of these, or the first tie. `own_kl` is the
+    largest mean KL divergence of a row in the artifact's own largest parts, alone, to this way;
+    None if they were not run.
+    """
+
+    kind: WayKind
+    tokens: int
+    kl: float
+    kl_max: float
+    agreement: float
+    near: float
+    differing: int = 0
+    difference: TokenDifference | None = None
+    own_kl: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenReport:
+    """How far an artifact's tokens are from eager's.
+
+    The first of `ways` is the text in one pass. `perplexity` and `eager_perplexity` are of that
+    text, whose file is `source`; empty if eager sampled it. `longest` is the largest number of
+    tokens in a row.
+    """
+
+    source: str
+    ways: tuple[TokenWay, ...]
+    perplexity: float
+    eager_perplexity: float
+    longest: int
+
+    @property
+    def text(self) -> TokenWay:
+        """The text in one pass."""
+        return self.ways[0]
+
+    @property
+    def increase(self) -> float:
+        """The increase of perplexity as a share of eager's."""
+        return self.perplexity / self.eager_perplexity - 1
+
+    @property
+    def difference(self) -> tuple[TokenWay, TokenDifference] | None:
+        """The first differing token that is no tie, or else the first tie, with its way."""
+        found = [(way, way.difference) for way in self.ways if way.difference is not None]
+        return min(found, key=lambda one: one[1].tie, default=None)

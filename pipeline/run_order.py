@@ -59,6 +59,7 @@ from .run_context import (
 )
 from .run_progress import Progress
 from .stated_inputs import check_input_specs, load_functions
+from .token_reference import plan_tokens
 
 
 def run(
@@ -88,6 +89,7 @@ def run(
         eager = open_reference(order.source, checkpoint, order.judging, progress, order.signature)
         check_preloaded()  # a model may also change them while it runs
         order, eager = _check_by_model(order, plan, eager, progress)
+        eager = eager.with_tokens(plan_tokens(eager, order.judging, progress))
         note_other_meta(known, order, {step.name for step in plan}, progress)
         manifest = begin_record(order, folder, eager, known, tell)
         manifest = update_branches(manifest, eager, order.judging.accept, progress)

@@ -14,7 +14,7 @@ MADE = ("logits", *(name.replace("past_key_values", "present") for name in PAIRS
 
 
 def test_a_decoder_has_ids_mask_positions_and_pairs_in_the_order_of_its_inputs() -> None:
-    loop = DecoderLoop.find((*DECODER, *PAIRS), MADE)
+    loop = DecoderLoop.find(iter((*DECODER, *PAIRS)), iter(MADE))
     assert loop is not None
     assert (loop.ids, loop.mask, loop.positions, loop.logits) == (*DECODER, "logits")
     assert loop.cache[1] == CacheState(past=PAIRS[1], present="present.0.value")

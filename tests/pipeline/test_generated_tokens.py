@@ -91,7 +91,7 @@ def test_a_token_that_the_model_does_not_have_is_rejected() -> None:
 
 
 def test_a_runtime_that_ties_everywhere_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = make_text({place: (0, 10.0) for place in range(len(TOKENS))})
+    text = make_text(dict.fromkeys(range(len(TOKENS)), (0, 10.0)))
     monkeypatch.setattr(judge, "_MAX_TIES", 3)
     assert judged(text, Double(dict.fromkeys(range(8), 0))).state is State.FAILED
 
