@@ -36,6 +36,7 @@ _DTYPE_CALLS = (
     "to", "type_as", "zeros", "ones", "full", "empty", "arange", "linspace", "tensor", "softmax",
     "log_softmax", "sum", "mean", "cumsum", "zeros_like", "ones_like", "full_like", "_cast_Float",
 )  # fmt: skip
+_GROUPED = "_grouped_mm"  # torch's kernel of experts
 _SMALLER_DTYPES = (5, 6, 15)  # float16, float32 and bfloat16 as TorchScript counts dtypes
 
 
@@ -195,12 +196,25 @@ def _make_promotion_mode() -> TorchFunctionMode:
     def in_float64(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if func in methods:
             return args[0].double()
+        if getattr(func, "__name__", "") == _GROUPED:
+            return _multiply_groups(*args, **kwargs)
         named = {key: promote(value) for key, value in kwargs.items()}
         result = func(*(promote(value) for value in args), **named)
         _check_rounding(func, args, result)
         return result
 
     return intercept_calls(in_float64)
+
+
+def _multiply_groups(
+    rows: torch.Tensor, weights: torch.Tensor, *, offs: torch.Tensor, **_: object
+) -> torch.Tensor:
+    """Multiply each group of rows, up to its end in `offs`, by its weight; torch has no float64."""
+    ends = [0, *offs.tolist()]
+    made = rows.new_zeros(len(rows), weights.shape[-1])
+    for start, end, weight in zip(ends, ends[1:], weights, strict=False):
+        made[start:end] = rows[start:end] @ weight
+    return made
 
 
 def _check_rounding(func: Any, args: Sequence[object], result: object) -> None:

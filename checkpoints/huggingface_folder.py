@@ -29,9 +29,11 @@ from .factory import use_fixed_seed
 from .float32_copy import widen_folder
 from .huggingface_cache import cache_inputs, inputs_of_one_graph, wrap_with_cache
 from .huggingface_inputs import LONGEST, InputQuery, config_number, infer_inputs
+from .huggingface_seq2seq import split_part
 from .huggingface_tasks import (
     CACHED,
     MERGED,
+    PARTS,
     PREFILL,
     USE_CACHE,
     WITH_PAST,
@@ -74,18 +76,21 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
     if stored in ("float16", "bfloat16"):
         notes.append(f"the checkpoint's weights are {stored}; they were cast to float32{where}")
     kept = keeps_cache(checkpoint.factory_args)
-    if not kept and _disable_cache(model) and task not in CACHED and checkpoint.method is None:
+    cached = task in CACHED or task in PARTS
+    if not kept and _disable_cache(model) and not cached and checkpoint.method is None:
         both = getattr(model.config, "is_encoder_decoder", False)
         notes.append(_NO_CACHE + (_OR if both else _CACHED_BY))
     loaded = _make_loaded(model, folder, tuple(notes), length or LONGEST)
-    if length is not None and "input_ids" not in loaded.known:
+    if task is not None and cached:
+        loaded = _with_cache(loaded, task)
+    if length is not None and not any(name.endswith("input_ids") for name in loaded.known):
         raise UsageError(
             f"--model-arg length={length} has no effect: {kind.__name__} has no token inputs",
             hint="leave it out",
             option="model-arg",
             code=ErrorCode.NO_EFFECT,
         )
-    return _with_cache(loaded, task) if task in CACHED else loaded
+    return loaded
 
 
 def _make_loaded(
@@ -107,6 +112,8 @@ def _make_loaded(
 
 def _with_cache(loaded: LoadedModule, task: str) -> LoadedModule:
     """Add keys and values to the outputs, and to the inputs."""
+    if task in PARTS:
+        return split_part(loaded, task)
     model = cast("PreTrainedModel", loaded.module.eval())
     module, takes, layers = wrap_with_cache(model, past=task != PREFILL)
     names = [parameter.name for parameter in takes]

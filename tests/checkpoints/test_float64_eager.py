@@ -70,6 +70,27 @@ def test_the_users_module_and_the_default_dtype_stay_as_they_were() -> None:
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
 
 
+class Experts(nn.Module):
+    """Each row multiplied by the matrix of its group, by torch's kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 4, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ends = torch.tensor([1, 3], dtype=torch.int32)
+        found: torch.Tensor = nn.functional.grouped_mm(x, self.weight, offs=ends)
+        return found
+
+
+def test_experts_run_though_torch_multiplies_groups_in_float32_alone() -> None:
+    module = Experts().eval()
+    weight = module.weight.detach().numpy().astype(np.float64)
+    (found,) = run(module, x=X).values()
+    rows = X.astype(np.float64)
+    np.testing.assert_allclose(found, np.vstack([rows[:1] @ weight[0], rows[1:] @ weight[1]]))
+
+
 def test_an_exported_program_is_raised_too() -> None:
     module = Casting().eval()
     program = torch.export.export(module, (torch.from_numpy(X),)).module()
