@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError
+from ..core.large_arrays import copy_array
 from ..core.signature import Signature
 from .openvino_precision import signature_name
 from .openvino_reader import openvino_error
@@ -94,7 +95,7 @@ def _copy_array(array: Array, bfloat16: bool) -> Array:
     import numpy as np
 
     if not bfloat16:
-        return array.copy()
+        return copy_array(array)
     bits = array.view(np.uint16).astype(np.uint32) << 16  # the upper half of a float32
     return bits.view(np.float32)
 

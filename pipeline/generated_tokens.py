@@ -15,6 +15,7 @@ from ..core.kinds import Precision, ReasonCode
 from ..core.records import Artifact
 from ..core.signature import Signature
 from ..core.verdict import Reason, State, Verdict
+from ..reports.text_format import count_text
 from ..runtimes.generation_files import longest_text
 from ..validators.tolerance import TOLERANCES
 from .judge_case import JudgeRequest
@@ -216,9 +217,9 @@ def _make_verdict(
 def _describe(texts: Sequence[_Text], ties: int, *, full: bool) -> Iterator[str]:
     lengths = ", ".join(str(len(text.prompt)) for text in texts)
     whose = "eager's" if full else "those of the artifact's own loop here"
-    but = f", but for {ties} ties" if ties else ""
+    but = f", but for {count_text(ties, 'tie')}" if ties else ""
     count = sum(len(text.tokens) for text in texts)
     yield f"all {count} tokens after prompts of {lengths} are {whose}{but}"
     if not full:
         shares = ", ".join(f"{text.agreed} of {len(text.tokens)}" for text in texts)
-        yield f"the first of them are eager's: {shares}"
+        yield f"tokens before the first that is not eager's: {shares}"

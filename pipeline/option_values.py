@@ -53,8 +53,9 @@ def parse_parts(texts: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         name, sign, method = text.partition("=")
-        if not sign or not name or not method or name in found:
-            problem = "is given twice" if name in found else "is not NAME=METHOD"
+        incomplete = not sign or not name or not method
+        if incomplete or name in found:
+            problem = "is not NAME=METHOD" if incomplete else "is given twice"
             raise UsageError(
                 f"--part {text!r} {problem}",
                 hint=Hint("for example ", Option("part", "decoder=vae.decode")),

@@ -108,7 +108,8 @@ def pick_artifacts(
     manifest = load_manifest(source.folder)
     picked: list[PickedArtifact] = []
     left_out: list[OmittedArtifact] = []
-    for artifact in manifest.artifacts:
+    # of those that are left out, the ones that another export would change come first
+    for artifact in sorted(manifest.artifacts, key=lambda one: one.target not in targets):
         if choice.only and not any(_matches(artifact, one) for one in choice.only):
             continue
         allowed = artifact.name in choice.allow or artifact.step in choice.allow

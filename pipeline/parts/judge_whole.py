@@ -7,27 +7,23 @@ changed by one rounding where one run is not conclusive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...converters.registry import target_named
-from ...core.contract import Array, Feed, Native, Outputs, Program, Runner
-from ...core.errors import ErrorCode, ModelcError, RunnerError
+from ...core.contract import Array, Outputs
+from ...core.errors import ModelcError
 from ...core.kinds import Precision, ReasonCode
-from ...core.records import Artifact
-from ...core.signature import FLOATS, Signature
+from ...core.signature import Signature
 from ...core.verdict import Reason, State, Tolerance, Verdict
-from ...validators.feed_values import check_samples
 from ...validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ...validators.ruling import Ruling, decide
 from ..float64_reference import FP32_ROUNDING, NOISE_PAIRS, PAIRS, SHARES
-from ..judge_case import Candidate
 from ..order import Judging
 from .compose_function import RunPart
 from .eager_parts import EagerWhole, NoFloat64Error, perturb_by, run_exact
-from .parts_file import BuiltPart
+from .opened_parts import OpenedParts
 
 _ENOUGH = 0.5  # of the feeds must compare an output
 Advance = Callable[[], None]
@@ -109,118 +105,6 @@ class WholeReference:
                     yield outputs
 
 
-class OpenedParts:
-    """The artifacts of one name in all parts, opened in their runtimes.
-
-    Raises:
-        RunnerError: one of them cannot be opened.
-    """
-
-    def __init__(self, parts: Mapping[str, BuiltPart], name: str, judging: Judging) -> None:
-        self._held = ExitStack()
-        self._runners: dict[str, tuple[Runner, Signature]] = {}
-        self.artifacts: dict[str, Artifact] = {}
-        try:
-            for part, built in parts.items():
-                self._open(part, built, name, judging)
-        except BaseException:
-            self._held.close()
-            raise
-
-    def _open(self, part: str, built: BuiltPart, name: str, judging: Judging) -> None:
-        artifact = built.artifact(name)
-        if artifact is None or built.manifest is None:
-            raise RuntimeError(f"{part} has no artifact {name}")
-        target = target_named(artifact.target)
-        candidate = Candidate(
-            name=f"{part}/{name}",
-            target=target,
-            precision=artifact.limit_precision,
-            path=built.folder / artifact.files[0].name,
-        )
-        inputs = built.manifest.signature.inputs
-        signature = replace(
-            built.manifest.signature,
-            inputs=inputs if artifact.domain is None else artifact.domain.inputs,
-        )
-        runner = candidate.open(judging.device_for(target), built.manifest.signature)
-        self._runners[part] = self._held.enter_context(runner), signature
-        self.artifacts[part] = artifact
-
-    def __enter__(self) -> OpenedParts:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
-
-    def run(self, part: str, feed: Feed) -> Outputs:
-        """Run an artifact on the arguments of one call.
-
-        Raises:
-            RunnerError: it rejects them, or they are outside of its domain.
-        """
-        runner, signature = self._runners[part]
-        try:
-            arrays, _ = check_samples(signature, feed)
-            _check_values(signature, arrays)
-        except ModelcError as error:
-            raise RunnerError(
-                f"part {part!r} is called outside of its domain: {error.message}",
-                hint="state the range of its inputs, as --input 'PART.INPUT[batch=1..8,_]'",
-                code=ErrorCode.FEED_REJECTED,
-            ) from error
-        try:
-            outputs = runner.run(arrays)
-        except RunnerError as error:
-            raise RunnerError(
-                f"part {part!r}: {error.message}", hint=error.advice, code=error.code
-            ) from error
-        order = signature.outputs
-        if {*order} == {*outputs}:
-            outputs = {name: outputs[name] for name in order}
-        return outputs
-
-
-def _check_values(signature: Signature, arrays: Mapping[str, Array]) -> None:
-    """Check that integers are within the ranges that the part was judged on.
-
-    Raises:
-        RunnerError: one is not.
-    """
-    for spec in signature.inputs:
-        array, values = arrays[spec.name], spec.values
-        if values is None or values.follows or spec.dtype in (*FLOATS, "bool") or not array.size:
-            continue
-        low, high = int(array.min()), int(array.max())
-        if low < values.low or high > values.high:
-            raise RunnerError(f"{spec.name} has {low}..{high}, not {values}", hint="")
-
-
-def refuse_to_open(parts: Mapping[str, BuiltPart], name: str, checkpoint: str) -> str:
-    """Return why the artifacts of this name cannot be opened here; empty if they can.
-
-    Artifacts that are programs, or run their maker's code, are opened only as their manifest
-    records them.
-    """
-    for part, built in parts.items():
-        artifact = built.artifact(name)
-        if artifact is None:
-            state = built.problem or f"has no {name} that passed"
-            return state if built.problem else f"{part} {state}"
-        target = target_named(artifact.target)
-        ready = target.readiness()
-        if not ready.ready:
-            return ready.reason
-        runs_code = isinstance(target, Native | Program)
-        if runs_code and any(built.list_faults(name, checkpoint)):
-            return f"{part} is not as it was built, and opening it runs code"
-        if isinstance(target, Native):
-            reason = target.distrust_reason(built.folder / artifact.files[0].name, {})
-            if reason:
-                return reason
-    return ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class WholeCase:
     """The artifacts of one name in all parts, beside eager."""
@@ -253,15 +137,22 @@ class WholeCase:
         """Judge the whole with the artifacts of these parts, and eager in place of the others."""
         others: dict[str, RunPart] = dict.fromkeys(names, self.opened.run)
         references, replies = self.reference.references, []
+        self.opened.called.clear()
         for one in references:
             outputs, error = self.reference.whole.try_with(one.feed, others)
             replies.append(ArtifactOutputs(outputs=outputs, error=error))
             self.advance()
         verdict = self._compare(references, replies)
+        idle = [name for name in names if name not in self.opened.called]
+        if idle and all(
+            one.outputs is not None for one in replies
+        ):  # eager's outputs stand where the artifact's should
+            text = f"--compose did not call {idle[0]} with the artifact: it must keep no results"
+            return decide(verdict, [Ruling.fault(ReasonCode.NOT_MEASURED, text)])
         if verdict.passed or verdict.state is State.ERROR:
             return verdict
         failed = {(one.feed, one.output) for one in verdict.outputs if not one.passed}
-        feeds = {feed for feed, _ in failed}
+        feeds = {feed for feed, _ in failed} or {*verdict.feeds}  # of channels alone, all
         if self.tolerance.floor_factor is not None:
             references = tuple(
                 self.reference.redraw(one) if one.feed.name in feeds else one for one in references

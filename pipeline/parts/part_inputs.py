@@ -159,9 +159,11 @@ def _describe_array(array: Array, whole: Feed) -> _ArrayFacts:
         return facts
     same = (key for key, one in whole.items() if np.array_equal(one, array))
     integers = [one for one in whole.values() if one.dtype.kind in "iu"]
-    known = np.unique(np.concatenate([np.ravel(one) for one in integers])) if integers else ()
-    inside = array.size <= _MOST_UNIQUE and bool(np.isin(array, [*known, 0]).all())
-    return replace(facts, source=next(same, ""), known=bool(integers) and inside)
+    theirs = np.unique(np.concatenate([np.ravel(one) for one in integers])) if integers else ()
+    inside = array.size <= _MOST_UNIQUE and bool(np.isin(array, [*theirs, 0]).all())
+    is_mask = low >= 0 and high <= 1  # 0 and 1 occur in many inputs
+    known = bool(integers) and inside and not is_mask
+    return replace(facts, source=next(same, ""), known=known)
 
 
 @dataclass(kw_only=True)

@@ -45,7 +45,8 @@ from ..stated_inputs import settle_signature
 from ..user_samples import load_user_samples, store_samples
 from .compose_function import ComposeFunction
 from .eager_parts import EagerParts, EagerWhole
-from .judge_whole import OpenedParts, WholeCase, WholeReference, judge_whole, refuse_to_open
+from .judge_whole import WholeCase, WholeReference, judge_whole
+from .opened_parts import OpenedParts, refuse_to_open
 from .part_inputs import CallRecorder, extra_feeds
 from .parts_file import BuiltPart, check_part_name, part_folder, read_parts, write_parts
 
@@ -311,7 +312,7 @@ def _judge_artifact(  # noqa: PLR0913, PLR0917 - both sides, and how to judge
 ) -> PartsManifest:
     """Return the manifest with the verdict on the artifacts of this name, or why there is none."""
     digest = reference.whole.checkpoint.digest
-    reason = refuse_to_open(parts, name, digest)
+    reason = refuse_to_open(parts, name)
     if reason:
         failure = Failure(
             step=name,

@@ -40,7 +40,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter.normal_(std=0.3)
+                parameter.normal_(std=0.1)
     np.save(folder / "ids.npy", np.random.default_rng(0).integers(1, 60, (8, 64)))
     with silence_transformers():
         model.save_pretrained(folder / "saved")
