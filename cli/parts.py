@@ -102,6 +102,8 @@ def export_parts(checkpoint: Path, wanted: tuple[Wanted, ...], given: Given) -> 
         arguments = {"request": request, "artifacts": tuple(one.name for one in wanted)}
         judge = ApiCall(function="judge_parts", arguments=arguments)
         whole = run_call(judge, PartsManifest, on.bounds, on.screen)
+    notes = (note for part in plan.parts for note in part.notes)
+    whole = replace(whole, notes=(*whole.notes, *notes))
     return _finish(whole, manifests, {}, call.out, json=call.json)
 
 
