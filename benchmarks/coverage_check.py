@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Run = Callable[[Arrays], Arrays]
 CLOSE = 1e-3  # rtol, and atol as a share of eager's largest
 _STATES = {
-    "keys": "key", "values": "value", "conv_states": "conv_state", "recurrent_states": "ssm_state",
+    "keys": "key", "values": "value", "conv_states": "conv_state",
+    "recurrent_states": "recurrent_state",
 }  # fmt: skip
 _FILL = 1e30  # masked values, as float32's lowest: no measure of what the others may be off by
 

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from types import FunctionType, ModuleType
 from typing import Any
 
+from ..checkpoints.recurrent_scans import scan_tokens
 from .evidence import Symptom
 from .rewrite import Module, Rewrite, swap_attribute
 
@@ -189,16 +190,7 @@ def _run_recurrence(gates: Any, inputs: Any, start: Any) -> Any:
         state = given[0] * state + given[1]
         return state, state.clone()
 
-    return _scan(step, start, (gates, inputs))[1]
-
-
-def _scan(step: Any, start: Any, given: tuple[Any, ...]) -> Any:
-    """Scan over dim 1; return the final carry, and the outputs with time in dim 1."""
-    from torch._higher_order_ops.scan import scan
-
-    first = tuple(one.transpose(0, 1) for one in given)
-    after, outs = scan(step, start, first)
-    return after, outs.transpose(0, 1)
+    return scan_tokens(step, start, (gates, inputs))[1]
 
 
 def _griffin_scan(  # noqa: PLR0913, PLR0917 - as the method that it stands in for
@@ -246,7 +238,7 @@ def _rwkv_attention(  # noqa: PLR0913, PLR0917 - as the function that it stands 
         old, new = torch.exp(peak + decay - high), torch.exp(here - high)
         return (old * top + new * worth, old * bottom + new, high), out
 
-    after, out = _scan(step, start, (now, value))
+    after, out = scan_tokens(step, start, (now, value))
     return out.to(value.dtype), list(after) if kept else None
 
 

@@ -2,47 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.call import Parameter, ParameterKind
 from ..core.dims import Dim, Relation, default_opt
 from ..core.errors import ErrorCode, Hint, Option, UsageError, first_line
+from ..core.generation import PAST, PRESENT
+from ..core.nested_values import iterate_leaves
 from ..core.signature import InputSpec, RowOrder, ValueRange
+from ..core.torch_tools import is_tensor
 from .huggingface_inputs import integer_spec
+from .huggingface_states import (
+    KEY,
+    VALUE,
+    States,
+    check_states,
+    make_cache,
+    read_cache,
+)
+from .recurrent_scans import resume_states
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     import torch
-    from transformers import DynamicCache, PreTrainedModel
+    from transformers import PreTrainedModel
 
-PAST, PRESENT = "past_key_values", "present"
 _LENGTH_FACTOR = 4  # of the opt: the most that `choose_dims` tries
 _RANK, _ALONG = 4, 2  # batch, heads, positions, size of a head; the axis of positions
-# Layers with keys and values of all positions. A sliding window is applied by the mask: all keys
-# are passed on, so that the past has one length.
-_LAYERS = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheLayer:
-    """Heads and size of a layer's keys and values per position."""
+    """Heads and size of a layer's keys and values per position, and sizes of its other states."""
 
-    key: tuple[int, int]
-    value: tuple[int, int]
+    key: tuple[int, int] | None = None
+    value: tuple[int, int] | None = None
+    states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def wrap_with_cache(
     model: PreTrainedModel, *, past: bool
 ) -> tuple[torch.nn.Module, tuple[Parameter, ...], tuple[CacheLayer, ...]]:
-    """Wrap the model with keys and values as outputs, and as inputs if `past`.
+    """Wrap the model with the states of its layers as outputs, and as inputs if `past`.
 
     Outputs are `logits` and `present.N.key`, `present.N.value`; inputs beside the tokens
-    `past_key_values.N.key`, `past_key_values.N.value`.
+    `past_key_values.N.key`, `past_key_values.N.value`. A recurrent layer has `conv_state` and
+    `recurrent_state`, a layer without states is left out.
 
     Raises:
-        UsageError: the model has no keys and values, or other states.
+        UsageError: the model has no states in a cache, or unknown ones.
     """
     import inspect
 
@@ -53,7 +64,9 @@ def wrap_with_cache(
     if past:
         names.append(PAST)
     # By name: position_ids, in the middle, may be missing.
-    takes = tuple(Parameter(name=name, kind=ParameterKind.KEYWORD) for name in names)
+    takes = tuple(
+        Parameter(name=name, kind=ParameterKind.KEYWORD, sparse=name == PAST) for name in names
+    )
     return _make_cache_module(model), takes, layers
 
 
@@ -80,6 +93,8 @@ def cache_inputs(
     before = Dim(name="past", low=1, opt=default_opt(1, longest), high=longest)
     step = Dim.follow("total", Relation(base="past", plus=1), before)
     length, total = (Dim.of_size(1), step) if past else (prompt, prompt)
+    if not any(layer.key for layer in layers):  # no past that a mask could cover
+        total = length
     found = {
         "input_ids": InputSpec(
             name="input_ids", dtype="int64", dims=(batch, length), values=ids.values
@@ -91,16 +106,24 @@ def cache_inputs(
         last = Relation(base=prompt.name or "", plus=-1)
         below = ValueRange(low=0, high=last.size(prompt.high), high_dim=last)  # {0..sequence-1}
         found["position_ids"] = places if past else replace(places, values=below)
-    return {**found, **_past_inputs(layers if past else (), batch, before)}
+    return {**found, **past_inputs(layers if past else (), batch, before)}
 
 
-def _past_inputs(layers: Sequence[CacheLayer], batch: Dim, before: Dim) -> dict[str, InputSpec]:
+def past_inputs(
+    layers: Sequence[CacheLayer], batch: Dim, before: Dim, *, side: str = ""
+) -> dict[str, InputSpec]:
+    """Return keys and values of `before` positions; a `side` follows the layer in their names."""
     found: dict[str, InputSpec] = {}
     for index, layer in enumerate(layers):
-        for part, (heads, size) in (("key", layer.key), ("value", layer.value)):
-            name = f"{PAST}.{index}.{part}"
-            dims = (batch, Dim.of_size(heads), before, Dim.of_size(size))
-            found[name] = InputSpec(name=name, dtype="float32", dims=dims)
+        sizes: dict[str, tuple[Dim, ...]] = {
+            part: tuple(map(Dim.of_size, state)) for part, state in layer.states.items()
+        }
+        for part, heads in ((KEY, layer.key), (VALUE, layer.value)):
+            if heads is not None:
+                sizes[part] = (Dim.of_size(heads[0]), before, Dim.of_size(heads[1]))
+        for part, dims in sizes.items():
+            name = f"{PAST}.{index}{side}.{part}"
+            found[name] = InputSpec(name=name, dtype="float32", dims=(batch, *dims))
     return found
 
 
@@ -109,6 +132,8 @@ def inputs_of_one_graph(
     names: Collection[str],
     layers: Sequence[CacheLayer],
     positions: int | None,
+    *,
+    side: str = "",
 ) -> dict[str, InputSpec]:
     """Return the inputs for a prompt (no past), a step (one token), and a part of a prompt.
 
@@ -123,9 +148,10 @@ def inputs_of_one_graph(
     prompt = replace(tokens, low=1, opt=opt, high=longest)
     before = Dim(name="past", low=0, opt=opt, high=longest, bounded=False)
     sums = Relation(base="past", others=((prompt.name or "", 1),))
-    total = Dim.follow("total", sums, before, prompt)
+    attends = any(layer.key for layer in layers)  # others have no past that a mask could cover
+    total = Dim.follow("total", sums, before, prompt) if attends else prompt
     shown = ValueRange(low=0, high=1, order=RowOrder.ASCENDING)
-    last = Relation(base="total", plus=-1)
+    last = Relation(base=total.name or "", plus=-1)
     places = ValueRange(low=0, high=last.size(total.high), high_dim=last)  # {0..total-1}
     found = {"input_ids": replace(ids, dims=(batch, prompt))}
     for name, dims, values in (
@@ -134,40 +160,50 @@ def inputs_of_one_graph(
     ):
         if name in names:
             found[name] = InputSpec(name=name, dtype="int64", dims=dims, values=values)
-    return {**found, **_past_inputs(layers, batch, before)}
+    return {**found, **past_inputs(layers, batch, before, side=side)}
 
 
 def _probe_layers(model: PreTrainedModel) -> tuple[CacheLayer, ...]:
     """Return each layer's shapes, by running one token."""
     import torch
 
-    kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
-    others = sorted(set(kinds) - set(_LAYERS))
-    if others:
-        raise _no_cache_error(model, f"its layers are {', '.join(others)}, which have other states")
     try:
         with torch.no_grad():
             one = torch.zeros((1, 1), dtype=torch.int64)
-            cache = model(input_ids=one, use_cache=True).past_key_values
-        pairs = [(layer.keys, layer.values) for layer in cache.layers]
+            cache = make_cache(model)
+            model(**{"input_ids": one, "use_cache": True, _cache_parameter(model): cache})
+        states = read_cache(cache)
+        check_states(model, states)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise _no_cache_error(model, first_line(error)) from error
-    for key, value in pairs:
-        for tensor in (key, value):
-            plain = isinstance(tensor, torch.Tensor) and tensor.ndim == _RANK
-            if not plain or tensor.shape[_ALONG] != 1:
-                raise _no_cache_error(
-                    model, "a layer of its cache has no key and value per position"
-                )
-    return tuple(
-        CacheLayer(key=(key.shape[1], key.shape[3]), value=(value.shape[1], value.shape[3]))
-        for key, value in pairs
-    )
+    return tuple(_layer_of(model, layer) for layer in states)
+
+
+def _layer_of(model: PreTrainedModel, states: States) -> CacheLayer:
+    pairs = {name: states[name] for name in (KEY, VALUE) if name in states}
+    for tensor in pairs.values():
+        if tensor.ndim != _RANK or tensor.shape[_ALONG] != 1:
+            raise _no_cache_error(model, "a layer of its cache has no key and value per position")
+    heads = {name: (one.shape[1], one.shape[3]) for name, one in pairs.items()}
+    others: dict[str, tuple[int, ...]] = {
+        ".".join(path): tuple(getattr(one, "shape", ())[1:])
+        for path, one in iterate_leaves(states, is_tensor)
+        if path[0] not in pairs
+    }
+    return CacheLayer(key=heads.get(KEY), value=heads.get(VALUE), states=others)
+
+
+def _cache_parameter(model: PreTrainedModel) -> str:
+    """Return the parameter of forward that takes the cache: Mamba's has another name."""
+    import inspect
+
+    names = inspect.signature(model.forward).parameters
+    return "cache_params" if "cache_params" in names else PAST
 
 
 def _no_cache_error(model: PreTrainedModel, why: str) -> UsageError:
     return UsageError(
-        f"{type(model).__name__} has no past keys and values that can be inputs: {why}",
+        f"{type(model).__name__} has no past states that can be inputs: {why}",
         hint=Hint("convert it without them with ", Option("model-arg", "task=text-generation")),
         option="model-arg",
         code=ErrorCode.UNSUPPORTED,
@@ -190,29 +226,17 @@ def _make_cache_module(model: PreTrainedModel) -> torch.nn.Module:
             input_ids: torch.Tensor,
             attention_mask: torch.Tensor,
             position_ids: torch.Tensor | None = None,
-            past_key_values: tuple[dict[str, torch.Tensor], ...] | None = None,
+            past_key_values: dict[str, dict[str, torch.Tensor]] | None = None,
         ) -> dict[str, Any]:
-            """Return logits, and the keys and values of all positions."""
-            more = {} if position_ids is None else {"position_ids": position_ids}
-            made = self.model(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                past_key_values=_make_cache(past_key_values),
-                use_cache=True,
-                **more,
-            )
-            present = tuple(
-                {"key": layer.keys, "value": layer.values} for layer in made.past_key_values.layers
-            )
-            return {"logits": made.logits, PRESENT: present}
+            """Return logits, and the states of each layer: keys and values of all positions."""
+            cache = make_cache(self.model, past_key_values)
+            more: dict[str, Any] = {_cache_parameter(self.model): cache}
+            if position_ids is not None:
+                more["position_ids"] = position_ids
+            with resume_states(self.model, cache.next_start):
+                made = self.model(
+                    input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **more
+                )
+            return {"logits": made.logits, PRESENT: read_cache(cache)}
 
     return Cached()
-
-
-def _make_cache(past: tuple[dict[str, torch.Tensor], ...] | None) -> DynamicCache:
-    """Return a cache with the past, if any; without a config no layer truncates it."""
-    from transformers import DynamicCache
-
-    if past is None:
-        return DynamicCache()
-    return DynamicCache([(layer["key"], layer["value"]) for layer in past])

@@ -25,10 +25,14 @@ PREFILL, WITH_PAST = "text-generation-prefill", "text-generation-with-past"
 MERGED = "text-generation-merged"  # prompt and step, as in optimum's decoder_model_merged.onnx
 _MIN_LENGTH = 2  # tokens of a sequence
 CACHED = (PREFILL, WITH_PAST, MERGED)  # tasks with keys and values among the outputs
-_ENCODER_DECODER_TASKS = (
-    "text2text-generation",
-    "automatic-speech-recognition",
-)  # of encoder-decoders
+# The parts of an encoder-decoder, after the names of whole ones: text2text-generation-encoder.
+ENCODER_PART, MERGED_PART = "-encoder", "-merged"
+_WHOLE = {
+    "text2text-generation": "AutoModelForSeq2SeqLM",
+    "automatic-speech-recognition": "AutoModelForSpeechSeq2Seq",
+}
+PARTS = {f"{base}{part}": (table,) for base, table in _WHOLE.items()
+         for part in (ENCODER_PART, MERGED_PART)}  # fmt: skip
 # Task names of the Hugging Face Hub with transformers' tables; the first table with the model is
 # used.
 TASKS: Mapping[str, tuple[str, ...]] = {
@@ -39,6 +43,7 @@ TASKS: Mapping[str, tuple[str, ...]] = {
     WITH_PAST: ("AutoModelForCausalLM",),
     MERGED: ("AutoModelForCausalLM",),
     "text2text-generation": ("AutoModelForSeq2SeqLM",),
+    **PARTS,
     "text-classification": ("AutoModelForSequenceClassification",),
     "token-classification": ("AutoModelForTokenClassification",),
     "question-answering": ("AutoModelForQuestionAnswering",),
@@ -78,7 +83,7 @@ TASKS: Mapping[str, tuple[str, ...]] = {
 def task_of(arguments: Mapping[str, str]) -> str | None:
     """Return the task in the arguments of a folder, if any.
 
-    It may be that of an encoder-decoder with a past, which `find_class` rejects.
+    It may be optimum's name for a part of an encoder-decoder, which `find_class` rejects.
 
     Raises:
         UsageError: the task is unknown, or an argument has no effect.
@@ -93,10 +98,9 @@ def task_of(arguments: Mapping[str, str]) -> str | None:
                 code=ErrorCode.NO_EFFECT,
             )
     task = arguments.get(ARGUMENT)
-    if task is not None and task not in TASKS:
-        base = task.removesuffix("-with-past").removesuffix("-prefill").removesuffix("-merged")
-        if base == task or base not in _ENCODER_DECODER_TASKS:
-            raise unknown_name_error("task", task, list(TASKS))
+    base = (task or "").removesuffix("-with-past").removesuffix("-prefill")
+    if task is not None and task not in TASKS and base not in _WHOLE:
+        raise unknown_name_error("task", task, list(TASKS))
     return task
 
 
@@ -169,55 +173,34 @@ def find_class(
 
 def _class_by_task(folder: Path, task: str) -> type[PreTrainedModel]:
     config = _load_config(folder)
-    if task not in TASKS:
-        raise _no_past_error(f"--model-arg task={task}", *_whole_task(config))
-    found = _first_class(TASKS[task], config)
-    if found is None and task in CACHED and getattr(config, "is_encoder_decoder", False):
-        raise _no_past_error(f"task {task} of a {config.model_type} model", *_whole_task(config))
-    if found is None:
-        others = [
-            name for name, tables in TASKS.items() if _first_class(tables, config) is not None
-        ]
-        raise UsageError(
-            f"a {config.model_type} model has no task {task!r}",
-            hint=f"choose from: {', '.join(others)}" if others else "name a factory with --model",
-        )
+    found = _first_class(TASKS.get(task, ()), config)
+    both = bool(getattr(config, "is_encoder_decoder", False))
+    if found is None or (both and task in CACHED):
+        raise _no_task_error(task, config)
     return found
 
 
-def _no_past_error(asked: str, base: str, part: str) -> UsageError:
-    """Return the error for a past of an encoder-decoder."""
-    alone = f", or only its encoder with --model-arg task={base} --method {part}" if part else ""
-    return UsageError(
-        f"{asked}: decoders with a past are not supported for encoder-decoders",
-        hint=Hint("convert the whole model with ", Option("model-arg", f"task={base}{alone}")),
-        option="model-arg",
-        code=ErrorCode.UNSUPPORTED,
-    )
+def _no_task_error(task: str, config: Any) -> UsageError:
+    """Return the error for a task that the model does not have; it names the one to use."""
+    others = [name for name, tables in TASKS.items() if _first_class(tables, config) is not None]
+    hint = Hint(f"choose from: {', '.join(others)}" if others else "name a factory with --model")
+    if task in CACHED or task in PARTS or task not in TASKS:
+        base, decoder = base_of(config), _first_class(TASKS[MERGED], config)
+        if base:
+            encoder, merged = (
+                Option("model-arg", f"task={base}{part}") for part in (ENCODER_PART, MERGED_PART)
+            )
+            hint = Hint("an encoder-decoder has two parts: ", encoder, " and ", merged)
+        elif decoder and decoder.__name__ in (config.architectures or ()):
+            hint = Hint("use ", Option("model-arg", f"task={MERGED}"))
+    return UsageError(f"a {config.model_type} model has no task {task!r}", hint=hint)
 
 
-def _whole_task(config: Any) -> tuple[str, str]:
-    """Return the task for a whole encoder-decoder, and the path of its encoder."""
-    for task in _ENCODER_DECODER_TASKS:
-        kind = _first_class(TASKS[task], config)
-        if kind is not None:
-            return task, find_encoder(kind, config)
-    return _ENCODER_DECODER_TASKS[0], ""
-
-
-def find_encoder(kind: type[PreTrainedModel], config: Any) -> str:
-    """Return the path of a class's encoder, such as `model.encoder`; empty without one.
-
-    The module is built on the meta device.
-    """
-    import torch
-
-    with torch.device("meta"):
-        module = kind(config)
-    get_encoder = getattr(module, "get_encoder", None)
-    encoder = get_encoder() if callable(get_encoder) else None
-    names = (name for name, one in module.named_modules() if one is encoder and name)
-    return next(names, "")
+def base_of(config: Any) -> str:
+    """Return the task for a whole encoder-decoder; empty for other models."""
+    if not getattr(config, "is_encoder_decoder", False):
+        return ""
+    return next((base for base, table in _WHOLE.items() if _first_class((table,), config)), "")
 
 
 def _load_config(folder: Path) -> Any:

@@ -101,7 +101,7 @@ def _is_tensor(value: object) -> bool:
 CACHE = "(cache)"  # in a path: the rest is a place in a cache
 _MAX_DEPTH = 4  # depth of the search for tensors in nested containers
 _STATES = {"keys": "key", "values": "value", "conv_states": "conv_state",
-           "recurrent_states": "ssm_state"}  # fmt: skip
+           "recurrent_states": "recurrent_state"}  # fmt: skip
 _BOOKKEEPING = ("_sliding_window_tensor",)  # private tensors of a cache that are not states
 
 

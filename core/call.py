@@ -30,13 +30,15 @@ class ParameterKind(Enum):
 class Parameter:
     """A parameter of a forward.
 
-    `listed` passes a sequence as a list; `constant`, if it holds a value, is always passed.
+    `listed` passes a sequence as a list, `sparse` as a dict by position, as text, which may leave
+    some out; `constant`, if it holds a value, is always passed.
     """
 
     name: str
     kind: ParameterKind = ParameterKind.EITHER
     required: bool = True
     listed: bool = False
+    sparse: bool = False
     constant: tuple[object, ...] = ()
 
 
@@ -141,7 +143,7 @@ class Binding:
 def _build_argument(parameter: Parameter, parts: dict[str, dict[ValuePath, object]]) -> object:
     if parameter.constant:
         return parameter.constant[0]
-    value = nest_leaves(parts[parameter.name])
+    value = nest_leaves(parts[parameter.name], sparse=parameter.sparse)
     return list(value) if parameter.listed and isinstance(value, tuple) else value
 
 
@@ -175,8 +177,9 @@ def bind_inputs(
     nested: dict[str, dict[ValuePath, object]] = {}
     for place in places:
         nested.setdefault(place[0], {})[place[1:]] = None
-    for part in nested.values():
-        nest_leaves(part)
+    sparse = {parameter.name for parameter in parameters if parameter.sparse}
+    for name, part in nested.items():
+        nest_leaves(part, sparse=name in sparse)
     return Binding(places=places, parameters=tuple(parameters), by_name=by_name)
 
 

@@ -189,8 +189,13 @@ def nearest_names(name: str, names: Iterable[str], count: int = 1) -> list[str]:
 
 
 def nearest_files(path: Path, count: int = 1) -> list[Path]:
-    """Return the entries of the path's folder with the most similar names; may be empty."""
+    """Return the entries of the path's folder with the most similar names; may be empty.
+
+    Hidden files are no candidates for a plain name.
+    """
     names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    if not path.name.startswith("."):
+        names = [name for name in names if not name.startswith(".")]
     return [path.parent / name for name in difflib.get_close_matches(path.name, names, n=count)]
 
 

@@ -345,6 +345,18 @@ class ReasonCode(_Code):
         "rows-disagree", "too few rows have their largest element where eager has it",
         "use a higher precision, or keep layers in FP32: `--keep-fp`",
     )
+    GENERATED_TOKENS = (
+        "generated-tokens", "the loop of a runtime for generation gives other tokens",
+        "compare its settings with `genai_config.json` and the settings of the verdict",
+    )
+    TOKENS_DIFFER = (
+        "tokens-differ", "a decoder predicts other tokens than eager on text",
+        "use a higher precision, smaller groups (`--group-size`), or keep layers: `--keep-fp`",
+    )
+    LOOP_DIFFERS = (
+        "loop-differs", "a decoder's loop with a cache gives other tokens than a single pass",
+        "look at masks, positions and the cache in the model; try another `--capture`",
+    )
     EQUAL_ROWS_DIFFER = (
         "equal-rows-differ", "equal rows of a batch give different results",
         "export with a fixed batch: `--static`",
@@ -399,3 +411,4 @@ class SkippedCheck(StrEnum):
     ACCURACY = "accuracy"
     DIAGNOSIS = "diagnosis"
     FEEDS = "feeds"
+    TOKENS = "tokens"

@@ -96,8 +96,10 @@ def name_parts_of(
     return names
 
 
-def nest_leaves(parts: Mapping[ValuePath, object]) -> object:
+def nest_leaves(parts: Mapping[ValuePath, object], *, sparse: bool = False) -> object:
     """Nest leaves by their paths: positions make a tuple, other keys a dict.
+
+    If `sparse`, outer positions may be left out: they make a dict.
 
     Raises:
         UsageError: the paths contradict each other or leave out a position.
@@ -113,7 +115,7 @@ def nest_leaves(parts: Mapping[ValuePath, object]) -> object:
             )
         groups.setdefault(path[0], {})[path[1:]] = leaf
     children = {key: nest_leaves(group) for key, group in groups.items()}
-    if not all(key.isdigit() for key in children):
+    if sparse or not all(key.isdigit() for key in children):
         return children
     places = sorted(children, key=int)
     if [int(place) for place in places] != list(range(len(places))):

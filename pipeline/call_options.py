@@ -15,14 +15,36 @@ _T, _W, _N, _P = ValueKind.TRUTH, ValueKind.WHOLE, ValueKind.NUMBER, ValueKind.P
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenOptions:
+    """How a decoder is judged on tokens: these are fields of `Judging`."""
+
+    text: Path | None = option(
+        None, "text",
+        "Text to judge a decoder on: UTF-8 (.txt), or token ids (.npy, .npz); default: sequences "
+        "that eager samples.", Panel.VALIDATION, commands=On.JUDGING, kind=_P, metavar="FILE")
+    max_kl: float | None = option(
+        None, "max-kl", "Maximum mean KL divergence of a decoder's tokens from eager's, in nats.",
+        Panel.VALIDATION, commands=On.JUDGING, kind=_N, least=0, metavar="NATS")
+    min_agreement: float | None = option(
+        None, "min-agreement",
+        "Minimum share of rows whose largest element is eager's: of an output, of a decoder's "
+        "tokens.", Panel.VALIDATION, commands=On.JUDGING, kind=_N, least=0, most=1,
+        metavar="SHARE")
+    max_ppl_increase: float | None = option(
+        None, "max-ppl-increase",
+        "Maximum increase of a decoder's perplexity, as a share of eager's: 0.02 is 2 %.",
+        Panel.VALIDATION, commands=On.JUDGING, kind=_N, least=0, metavar="SHARE")
+
+
+@dataclass(frozen=True, kw_only=True)
 class FileOptions:
     """Which files of an earlier run a command starts from, and what it does with them."""
 
     checkpoint: Path | None = option(
         None, "checkpoint",
         "New path of the checkpoint of an output folder, if it was moved, or hf://ORG/NAME@REVISION.",
-        Panel.INPUT, commands=On.TRT | On.VALIDATE | On.BENCHMARK, key=False, kind=_P,
-        metavar="CHECKPOINT")
+        Panel.INPUT, commands=On.TRT | On.VALIDATE | On.BENCHMARK | On.PACK, key=False,
+        kind=_P, metavar="CHECKPOINT")
     against: Path | None = option(
         None, "against",
         "Checkpoint of the eager reference, or hf://ORG/NAME@REVISION; in validate also another "
@@ -168,8 +190,9 @@ class PackChoice:
     """What `modelc pack` writes or checks."""
 
     to: str | None = option(
-        None, "to", "Kind of repository: triton, ovms, kserve or mlflow; with --check, by default "
-        "as its content says.", Panel.OUTPUT, commands=On.PACK, key=False, metavar="KIND")
+        None, "to", "Kind of repository: triton, ovms, kserve, mlflow, onnxruntime-genai or "
+        "openvino-genai; with --check, by default as its content says.",
+        Panel.OUTPUT, commands=On.PACK, key=False, metavar="KIND")
     repository: Path | None = option(
         None, "out", "Folder of the repository, which may hold other models.", Panel.OUTPUT,
         commands=On.PACK, key=False, kind=_P, flags=("-o", "--out"), metavar="REPO")
@@ -223,9 +246,9 @@ class CallOptions:
         flags=("-q", "--quiet"))
     tolerance: tuple[str, ...] = option(
         (), "tolerance",
-        "Limits by name: atol, rtol, min-sqnr, floor-factor, min-cosine, min-agreement; "
-        "for one output, as logits:min-sqnr=60. Repeatable.", Panel.VALIDATION, commands=On.JUDGING,
-        key=False, many=True, metavar="[OUTPUT:]KEY=VALUE,…")
+        "Limits by name: atol, rtol, min-sqnr, floor-factor, min-cosine, min-agreement, max-kl, "
+        "max-ppl-increase; for one output, as logits:min-sqnr=60. Repeatable.", Panel.VALIDATION,
+        commands=On.JUDGING, key=False, many=True, metavar="[OUTPUT:]KEY=VALUE,…")
     no_cache: bool = switch(
         "no-cache", "Do not reuse or store results.", Panel.CACHE,
         commands=On.MAKING | On.RUN | On.FINISH)

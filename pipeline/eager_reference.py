@@ -13,6 +13,7 @@ from ..checkpoints.weight_loading import find_nonfinite_weights
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import CheckpointError, UsageError, unknown_name_error
 from ..core.findings import SIZED, PipelineComparison
+from ..core.generation import TokenPlan
 from ..core.kinds import SkippedCheck
 from ..core.manifest import FeedPlan
 from ..core.postprocess import Postprocess
@@ -25,7 +26,6 @@ from ..validators.feeds import (
     NamedFeed,
     draw_example_feed,
     draw_feeds,
-    find_unranged,
 )
 from ..validators.judge import ReferenceOutputs
 from ..validators.model_identity import Fingerprint, compute_fingerprint
@@ -39,8 +39,9 @@ from .run_progress import Progress
 from .run_reference import check_finite, check_stateless, note_nonfinite_weights, run_reference
 from .runtime_reference import identify_artifact, load_model
 from .size_probe import choose_mask_sense, describe_unverified_dims
-from .stated_inputs import check_input_specs, describe_static_dims, settle_signature
+from .stated_inputs import check_input_specs, describe_static_dims, settle_signature, warn_of_values
 from .stored_use import StoredUse
+from .token_reference import TokenReference
 from .user_samples import UserSamples, describe_outliers, further_feeds, load_user_samples
 from .value_search import choose_and_report_values
 
@@ -55,7 +56,8 @@ class EagerReference:
     By digest of the feed, `exact` caches float64 outputs, `swept` those of a sweep (None where
     eager rejects the feed), and `moved` how far noise moves an output. `stamp` guards the
     checkpoint from before it was loaded. `given` are the user's own samples, `stored` the
-    references of another host, `pipeline` the user's pipeline with the same outputs.
+    references of another host, `pipeline` the user's pipeline with the same outputs. By domain,
+    `token_references` are those of token_reference.py.
     """
 
     checkpoint: Checkpoint
@@ -73,6 +75,7 @@ class EagerReference:
     moved: dict[str, float] = field(default_factory=dict)
     stored: StoredUse | None = None
     pipeline: PipelineComparison | None = None
+    token_references: dict[str, TokenReference | None] = field(default_factory=dict)
 
     @property
     def has_source(self) -> bool:
@@ -85,6 +88,10 @@ class EagerReference:
         steps = find_steps(self.model.module) if self.model.has_module else None
         after = None if steps is None else steps.after
         return None if after is None or after.nms is None else after
+
+    def with_tokens(self, plan: TokenPlan | None) -> EagerReference:
+        """Return it with the token sequences that a decoder is judged on."""
+        return replace(self, feeds=replace(self.feeds, tokens=plan))
 
     def skip(self, check: SkippedCheck) -> bool:
         """Return whether a check must be skipped without the model, and note it if so."""
@@ -245,28 +252,6 @@ def _make_feed_plan(samples: UserSamples | None, judging: Judging) -> FeedPlan:
     )
 
 
-def _value_warnings(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
-    """Warn about integer inputs whose values are unknown, fixed, or known only from a sample."""
-    unknown = find_unranged(signature, samples)
-    sampled = [name for name in find_unranged(signature, None) if name not in unknown]
-    return (
-        *(
-            f"{name} is verified on 0 and 1 only: state its range, as in --input '{name}{{0..999}}'"
-            for name in unknown
-        ),
-        *(
-            f"{name} is verified on values as in the sample only: state more, as --input "
-            f"'{name}{{0..999}}'"
-            for name in sampled
-        ),
-        *(
-            f"{spec.name} is verified at 1 value only: state more, as --input '{spec.name}{{0..9}}'"
-            for spec in signature.inputs
-            if spec.name == "position_ids" and spec.values and spec.values.low == spec.values.high
-        ),
-    )
-
-
 def _fingerprint_outputs(
     eager: EagerReference,
     references: Sequence[ReferenceOutputs],
@@ -331,7 +316,7 @@ def _run_feeds(
             marks = compute_fingerprint(_fingerprint_outputs(eager, found.references, samples))
         clock.detail = f"{len(found.references)} feeds"
     poor = (
-        *_value_warnings(eager.signature, samples),
+        *warn_of_values(eager.signature, samples),
         *describe_outliers(feeds, eager.signature),
     )
     odd = note_nonfinite_weights(weights)

@@ -24,6 +24,7 @@ from .call_options import (
     PackChoice,
     PartsChoice,
     ServedChoice,
+    TokenOptions,
 )
 from .option_spec import Commands, OptionSpec, Panel, ValueKind, option, specs_of, switch
 
@@ -175,6 +176,10 @@ class ConversionOptions:
         "guard",
         "Add a check of the domain to the ONNX graph: it fails on inputs outside of it.",
         Panel.CAPTURE, commands=On.EXPORT)
+    stateful: bool = switch(
+        "stateful",
+        "For OpenVINO, keep a decoder's cache in states of the model, as openvino-genai expects.",
+        Panel.CAPTURE, commands=On.EXPORT | On.OV, partial=True)
     capture_timeout: float = option(
         CAPTURE_TIMEOUT, "capture-timeout",
         "Time limit of torch's symbolic solver for one attempt.",
@@ -211,7 +216,7 @@ class ConversionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgingOptions:
+class JudgingOptions(TokenOptions):
     """How artifacts are judged: these are fields of `Judging`."""
 
     feeds: int | None = option(

@@ -83,13 +83,15 @@ def _find_record(folder: Path, name: str, *, rejected: bool) -> tuple[Manifest, 
     return None
 
 
-def check_not_modelcs(path: Path) -> None:
+def check_not_modelcs(path: Path, command: str) -> None:
     """Check that a file without a valid record is another tool's, and no artifact gone wrong.
+
+    The hints of the errors name the `command` that converts the file.
 
     Raises:
         UsageError: it was rejected, or changed after it was built.
     """
-    against = f"name its eager reference: modelc build-ov {path} --against CHECKPOINT"
+    against = f"name its eager reference: modelc {command} {path} --against CHECKPOINT"
     if record_of_rejected(path) is not None:
         raise UsageError(
             f"{path} was rejected, so it cannot be its own reference",

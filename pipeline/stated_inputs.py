@@ -15,6 +15,7 @@ from ..core.dims import bisect_boundary
 from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ..core.grammar import check_typos, parse_input
 from ..core.signature import FLOATS, InputSpec, Signature, merge_inputs
+from ..validators.feeds import find_unranged
 from .order import Source
 
 
@@ -187,3 +188,25 @@ def settle_signature(
     named = (dim.name or "" for spec in known.values() for dim in spec.dims if dim.name)
     check_typos(written, named)
     return merge_inputs(patterns, known)
+
+
+def warn_of_values(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
+    """Warn about integer inputs whose values are unknown, fixed, or known only from a sample."""
+    unknown = find_unranged(signature, samples)
+    sampled = [name for name in find_unranged(signature, None) if name not in unknown]
+    return (
+        *(
+            f"{name} is verified on 0 and 1 only: state its range, as in --input '{name}{{0..999}}'"
+            for name in unknown
+        ),
+        *(
+            f"{name} is verified on values as in the sample only: state more, as --input "
+            f"'{name}{{0..999}}'"
+            for name in sampled
+        ),
+        *(
+            f"{spec.name} is verified at 1 value only: state more, as --input '{spec.name}{{0..9}}'"
+            for spec in signature.inputs
+            if spec.name == "position_ids" and spec.values and spec.values.low == spec.values.high
+        ),
+    )

@@ -20,6 +20,7 @@ from ...core.records import Artifact
 from ...core.signature import Dim, Signature
 from ...core.target_extensions import Deployable
 from ..order import Source
+from ..runtime_reference import identify_artifact
 from .benchmark_records import EAGER_ROW
 
 _SECONDS, _THREADS = (0.1, 3600.0), (1, 4096)
@@ -159,14 +160,10 @@ def plan_rows(
     Raises:
         UsageError: a pattern of `--row` fits no row.
     """
-    rows = [RowSpec(name=EAGER_ROW, runtime="torch", verdict="reference")]
-    for variant in options.compiled:
-        verdict = _find_compiled_verdict(manifest, variant, options.device)
-        row = RowSpec(
-            name=name_compiled(variant), runtime="torch", variant=variant, verdict=verdict
-        )
-        rows.append(row)
-    skipped: dict[str, str] = {}
+    rows, skipped = list(_rows_of_module(manifest, options)), {}
+    if identify_artifact(source) is not None:  # such as an ONNX file of another tool
+        skipped = {row.name: "the reference is a file that torch does not run" for row in rows}
+        rows = []
     for artifact in manifest.artifacts:
         target = target_named(artifact.target, targets)
         reason = unusable.get(artifact.name) or _describe_skip(artifact, target, source, options)
@@ -183,6 +180,14 @@ def plan_rows(
     if options.any_row:
         only = tuple(one for one in only if any(fnmatchcase(row.name, one) for row in rows)) or only
     return _select(rows, only, skipped), changed
+
+
+def _rows_of_module(manifest: Manifest, options: BenchmarkOptions) -> Iterator[RowSpec]:
+    yield RowSpec(name=EAGER_ROW, runtime="torch", verdict="reference")
+    for variant in options.compiled:
+        verdict = _find_compiled_verdict(manifest, variant, options.device)
+        name = name_compiled(variant)
+        yield RowSpec(name=name, runtime="torch", variant=variant, verdict=verdict)
 
 
 def _find_compiled_verdict(manifest: Manifest, mode: str, device: str) -> str:

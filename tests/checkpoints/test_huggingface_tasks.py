@@ -90,15 +90,38 @@ def test_a_body_without_weights_is_no_missing_head(tmp_path: Path) -> None:
 SMALL_T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "decoder_start_token_id": 0}
 
 
-@pytest.mark.parametrize("task", ["text2text-generation-with-past", "text-generation-with-past"])
-def test_a_past_of_an_encoder_decoder_is_reported_to_be_missing(tmp_path: Path, task: str) -> None:
-    saved(tmp_path, "T5ForConditionalGeneration", "T5Config", **SMALL_T5)
-    with pytest.raises(UsageError) as caught:
+SMALL_BART = {
+    "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 60,
+    "max_position_embeddings": 40, "pad_token_id": 1, "decoder_start_token_id": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "task",
+    ["text2text-generation-with-past", "text-generation-with-past", "text-generation-merged",
+     "automatic-speech-recognition-merged", "automatic-speech-recognition-encoder"],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["T5", "Bart"])
+def test_another_task_for_a_past_of_an_encoder_decoder_names_its_parts(
+    tmp_path: Path, kind: str, task: str
+) -> None:
+    sizes = SMALL_T5 if kind == "T5" else SMALL_BART
+    saved(tmp_path, f"{kind}ForConditionalGeneration", f"{kind}Config", **sizes)
+    with pytest.raises(UsageError, match=task) as caught:
         opened(tmp_path, task=task)
-    assert caught.value.code is ErrorCode.UNSUPPORTED
-    whole = "--model-arg task=text2text-generation"
-    assert f"{whole}," in caught.value.hint
-    assert f"{whole} --method encoder" in caught.value.hint
+    found = re.findall(r"--model-arg task=(\S+)", caught.value.hint)
+    assert found == ["text2text-generation-encoder", "text2text-generation-merged"]
+
+
+@pytest.mark.parametrize("part", ["encoder", "merged"])
+def test_a_part_of_a_model_that_has_no_encoder_names_the_decoders_task(
+    tmp_path: Path, part: str
+) -> None:
+    saved(tmp_path, "LlamaForCausalLM", "LlamaConfig")
+    with pytest.raises(UsageError, match=f"llama .*text2text-generation-{part}") as caught:
+        opened(tmp_path, task=f"text2text-generation-{part}")
+    assert caught.value.hint.endswith("--model-arg task=text-generation-merged")
 
 
 SMALL_WHISPER = {
@@ -109,17 +132,14 @@ SMALL_WHISPER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "task", ["automatic-speech-recognition-with-past", "text2text-generation-with-past"]
-)
-def test_the_way_to_whispers_encoder_works_when_typed(tmp_path: Path, task: str) -> None:
+@pytest.mark.parametrize("task", ["text2text-generation-merged", "text-generation-with-past"])
+def test_whispers_parts_are_named_when_another_task_is_asked_for(tmp_path: Path, task: str) -> None:
     saved(tmp_path, "WhisperForConditionalGeneration", "WhisperConfig", **SMALL_WHISPER)
     with pytest.raises(UsageError) as caught:
         opened(tmp_path, task=task)
-    found = re.search(r"--model-arg task=(\S+) --method (\S+)$", caught.value.hint)
-    assert found is not None
-    checkpoint = identify(tmp_path, factory=None, factory_args={"task": found[1]}, method=found[2])
-    assert load_checkpoint(checkpoint).parameters[0] == "input_features"
+    encoder, merged = re.findall(r"--model-arg task=(\S+)", caught.value.hint)
+    assert opened(tmp_path, task=encoder).parameters == ("input_features",)
+    assert opened(tmp_path, task=merged).parameters == ("input_ids", "past_key_values")
 
 
 def test_a_part_that_lies_deeper_is_suggested_by_its_path(tmp_path: Path) -> None:
@@ -146,7 +166,7 @@ def test_an_encoder_decoder_makes_no_cache_and_the_note_names_no_task(tmp_path: 
         ("T5ForConditionalGeneration", SMALL_T5,
          ["decoder.key", "decoder.value", "encoder.key", "encoder.value"]),
         ("LlamaForCausalLM", {}, ["key", "value"]),
-        ("MambaForCausalLM", {"state_size": 4}, ["conv_state", "ssm_state"]),
+        ("MambaForCausalLM", {"state_size": 4}, ["conv_state", "recurrent_state"]),
     ],
 )  # fmt: skip
 def test_the_cache_that_a_config_turns_on_is_an_output_where_asked_for(
@@ -339,15 +359,6 @@ def test_a_past_is_no_longer_than_the_window_that_is_looked_back_on(tmp_path: Pa
     saved(tmp_path, "MistralForCausalLM", "MistralConfig", **changes)
     known = opened(tmp_path, task="text-generation-with-past").known
     assert "past=1..7" in str(known["past_key_values.0.key"])
-
-
-@pytest.mark.parametrize("task", ["text-generation-with-past", "text-generation-merged"])
-def test_states_that_are_no_keys_and_values_are_rejected(tmp_path: Path, task: str) -> None:
-    saved(tmp_path, "MambaForCausalLM", "MambaConfig", state_size=4)
-    with pytest.raises(UsageError, match="MambaForCausalLM") as caught:
-        opened(tmp_path, task=task)
-    assert caught.value.code is ErrorCode.UNSUPPORTED
-    assert "task=text-generation" in caught.value.hint
 
 
 def test_one_method_of_a_model_with_two_towers_takes_its_own_inputs(tmp_path: Path) -> None:

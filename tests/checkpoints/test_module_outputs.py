@@ -116,9 +116,9 @@ class Kind(enum.Enum):
         ((T, Cache([Layer(T, T)])), ["output.0", "present.0.key", "present.0.value"]),
         (Cache([Layer(None, None), Layer(T, T)]), ["present.1.key", "present.1.value"]),
         ({"cache_params": Cache([States(1), Layer(T, T)])},
-         ["present.0.conv_state", "present.0.ssm_state", "present.1.key", "present.1.value"]),
+         ["present.0.conv_state", "present.0.recurrent_state", "present.1.key", "present.1.value"]),
         (Cache([States(2)]), ["present.0.conv_state.0", "present.0.conv_state.1",
-                              "present.0.ssm_state.0", "present.0.ssm_state.1"]),
+                              "present.0.recurrent_state.0", "present.0.recurrent_state.1"]),
         ({"past_key_values": Both()},
          [f"present.{i}.{side}.{part}" for i in (0, 1) for side in ("decoder", "encoder")
           for part in ("key", "value")]),

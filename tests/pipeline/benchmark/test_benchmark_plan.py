@@ -94,6 +94,14 @@ def test_rows_are_eager_its_compiled_forms_and_what_passed(
     assert "onnx" in skipped
 
 
+def test_a_reference_that_torch_does_not_run_has_no_row(exported_digits: Path) -> None:
+    manifest = load_manifest(exported_digits)
+    foreign = Source(checkpoint=exported_digits / "model.onnx", artifact=True)
+    rows, skipped = plan_rows(manifest, foreign, BenchmarkOptions())
+    assert "onnx" in {row.name for row in rows}
+    assert {"eager", "torch.compile"} <= set(skipped)
+
+
 def test_rows_are_selected_by_pattern(exported_digits: Path, digits_source: Source) -> None:
     manifest = load_manifest(exported_digits)
     options = BenchmarkOptions(only=("eager", "onn?"))
