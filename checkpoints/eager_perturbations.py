@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.torch_tools import intercept_operators
+from .float64_eager import has_script
 from .mapped_weights import FileMappings, preserve_tensor
+from .weights_on_use import perturb_weights_on_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,15 +20,25 @@ if TYPE_CHECKING:
 
     from ..core.contract import Array, Feed
 
+_LARGE = 2**30  # bytes of weights
+
 
 @contextmanager
 def perturb_weights(module: torch.nn.Module, share: float, seed: int) -> Iterator[None]:
-    """Multiply float parameters by 1 + share * N(0, 1) per element; restore them at the end."""
+    """Multiply float parameters by 1 + share * N(0, 1) per element; restore them at the end.
+
+    Large models, whose changed weights would be in memory beside their file, are perturbed in
+    calls: the noise is another draw then.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(seed)
     places = FileMappings()
     floats = [p for p in dict.fromkeys(module.parameters()) if p.is_floating_point()]
+    if sum(p.nbytes for p in floats) > _LARGE and not has_script(module):
+        with perturb_weights_on_use(module, share, seed):
+            yield
+        return
     with ExitStack() as changed:
         for parameter in floats:
             changed.enter_context(preserve_tensor(parameter, places))

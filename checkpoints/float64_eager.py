@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import copy
 import warnings
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..core.call import Binding
 from ..core.errors import first_line
 from ..core.records import size_text
-from ..core.torch_tools import flatten_tensors, intercept_calls, intercept_operators, to_array
+from ..core.torch_tools import intercept_calls, to_array
 from .module_outputs import split_outputs
+from .weights_on_use import (
+    UncastWeightError,
+    cast_weights_on_use,
+    largest_use,
+    share_parameters,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import torch
-    from torch.multiprocessing.reductions import StorageWeakRef
     from torch.overrides import TorchFunctionMode
-    from torch.utils._python_dispatch import TorchDispatchMode
 
     from ..core.contract import Feed, Outputs
 
@@ -57,7 +61,7 @@ def open_float64(
         raise Float64Error("its TorchScript casts to a smaller float dtype")
     sizes = [tensor.numel() * _WIDTH for tensor in (*module.parameters(), *module.buffers())]
     lean = sum(sizes) > whole and not has_script(module)
-    _check_memory(_CONCURRENT_COPIES * max(sizes) if lean else sum(sizes))
+    _check_memory(_CONCURRENT_COPIES * _WIDTH * largest_use(module) if lean else sum(sizes))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about gradients, which are not used
@@ -249,133 +253,3 @@ def _free_memory() -> int | None:
         return int(known["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return None
-
-
-# Weights in float64 one at a time: cast when a call uses them, freed afterwards.
-
-# Metadata of a weight, available without a cast.
-_METADATA_CALLS = frozenset((
-    "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "is_contiguous",
-    "get_device", "__len__", "__hash__", "__bool__",
-))  # fmt: skip
-_METADATA_PROPERTIES = frozenset((
-    "shape", "ndim", "device", "layout", "requires_grad", "grad", "is_cuda", "is_sparse",
-    "is_quantized", "is_mkldnn", "is_meta", "is_leaf", "names", "grad_fn",
-))  # fmt: skip
-
-
-class UncastWeightError(Exception):  # not a ModelcError: there is no reference then
-    """A weight was used without a cast, or written to; the message says how in one line."""
-
-
-def share_parameters(module: torch.nn.Module) -> torch.nn.Module:
-    """Return a copy of the module with the same parameters, and its buffers in float64."""
-    copied = copy.deepcopy(module, {id(p): p for p in module.parameters()})
-    for part in copied.modules():
-        for name, buffer in part._buffers.items():
-            if buffer is not None and buffer.is_floating_point():
-                part._buffers[name] = buffer.double()
-    return copied
-
-
-@contextmanager
-def cast_weights_on_use(module: torch.nn.Module) -> Iterator[None]:
-    """Cast float parameters of the module to float64 in every call within the context.
-
-    Raises:
-        UncastWeightError: a call used a parameter without a cast, as TorchScript does.
-    """
-    floats = {id(p): p for p in module.parameters() if p.is_floating_point()}
-    copies = _Float64Copies()
-    with ExitStack() as modes:
-        modes.enter_context(_make_guard_mode(floats, copies))
-        modes.enter_context(_make_cast_mode(floats, copies))
-        yield
-
-
-class _Float64Copies:
-    """The float64 copies of weights that are alive."""
-
-    def __init__(self) -> None:
-        self._storages: dict[int, StorageWeakRef] = {}
-
-    def of(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return the weight in float64."""
-        from torch.multiprocessing.reductions import StorageWeakRef
-
-        gone = [key for key, storage in self._storages.items() if storage.expired()]  # type: ignore[no-untyped-call]  # torch's own
-        for key in gone:
-            del self._storages[key]
-        made = weight.double()
-        storage = StorageWeakRef(made.untyped_storage())  # type: ignore[no-untyped-call]  # torch's own
-        self._storages[storage.cdata] = storage
-        return made
-
-    def hold(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor shares memory with one of the copies."""
-        return tensor.untyped_storage()._cdata in self._storages
-
-
-def _make_cast_mode(
-    weights: Mapping[int, torch.Tensor], copies: _Float64Copies
-) -> TorchFunctionMode:
-    import torch
-
-    def cast(value: object) -> object:
-        if isinstance(value, list | tuple) and any(id(one) in weights for one in value):
-            return type(value)(cast(one) for one in value)
-        if isinstance(value, torch.Tensor) and id(value) in weights:
-            return copies.of(value)
-        return value
-
-    def cast_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        name = getattr(func, "__name__", "")
-        property_name = (
-            getattr(getattr(func, "__self__", None), "__name__", "") if name == "__get__" else ""
-        )
-        if property_name == "dtype" and id(args[0]) in weights:
-            return torch.float64
-        if property_name in _METADATA_PROPERTIES or name in _METADATA_CALLS:
-            return func(*args, **kwargs)
-        if _is_lookup(func, args, kwargs):
-            return func(*args, **kwargs).double()
-        named = {key: cast(value) for key, value in kwargs.items()}
-        return func(*map(cast, args), **named)
-
-    return intercept_calls(cast_arguments)
-
-
-def _is_lookup(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the call looks up rows of a table: cast the rows, not the table."""
-    import torch
-
-    renormalised = len(args) > 3 or kwargs.get("max_norm") is not None  # noqa: PLR2004
-    return func is torch.nn.functional.embedding and not renormalised
-
-
-def _make_guard_mode(
-    weights: Mapping[int, torch.Tensor], copies: _Float64Copies
-) -> TorchDispatchMode:
-    """Reject operators on uncast parameters, which the cast mode did not see.
-
-    Reject writes to cast weights as well: the next call would not see them.
-    """
-    import torch
-
-    places = {p.untyped_storage().data_ptr() for p in weights.values()}
-    copying = (torch.ops.aten._to_copy.default, torch.ops.aten.embedding.default)
-
-    def is_weight(tensor: torch.Tensor) -> bool:
-        return tensor.numel() > 0 and tensor.untyped_storage().data_ptr() in places
-
-    def check_operator(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        operands = [
-            one for one in flatten_tensors((*args, *kwargs.values())) if one.layout is torch.strided
-        ]
-        if func not in copying and any(map(is_weight, operands)):
-            raise UncastWeightError(f"{func} uses a weight without a cast")
-        if func._schema.is_mutable and any(map(copies.hold, operands)):
-            raise UncastWeightError(f"{func} may write to a weight")
-        return func(*args, **kwargs)
-
-    return intercept_operators(check_operator)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.call import Parameter, ParameterKind
 from ..core.dims import Dim, Relation, default_opt
 from ..core.errors import ErrorCode, Hint, Option, UsageError, first_line
+from ..core.generation import PAST, PRESENT
 from ..core.nested_values import iterate_leaves
 from ..core.signature import InputSpec, RowOrder, ValueRange
 from ..core.torch_tools import is_tensor
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-PAST, PRESENT = "past_key_values", "present"
 _LENGTH_FACTOR = 4  # of the opt: the most that `choose_dims` tries
 _RANK, _ALONG = 4, 2  # batch, heads, positions, size of a head; the axis of positions
 

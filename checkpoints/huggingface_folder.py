@@ -26,6 +26,7 @@ from ..core.installation import hint_for_extra
 from ..core.torch_file import check_torch_file
 from .checkpoint_files import weight_files
 from .factory import use_fixed_seed
+from .float32_copy import widen_folder
 from .huggingface_cache import cache_inputs, inputs_of_one_graph, wrap_with_cache
 from .huggingface_inputs import LONGEST, InputQuery, config_number, infer_inputs
 from .huggingface_seq2seq import split_part
@@ -63,16 +64,17 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
         _check_installed(folder)
         task, length = task_of(checkpoint.factory_args), length_of(checkpoint.factory_args)
         kind, found_by = find_class(folder, config, task)
-    for file in weight_files(checkpoint):
+    files = weight_files(checkpoint)
+    for file in files:
         if file.suffix != ".json" and sniff_kind(file) == STATE_DICT:
             check_torch_file(file, str(file))
-    with blame_broken_package("transformers"):
-        model, report = _from_pretrained(kind, folder)
+    with blame_broken_package("transformers"), widen_folder(folder, files) as (read, where):
+        model, report = _from_pretrained(kind, folder, read)
     misfit = _make_misfit_error(kind, folder, config, task)
     notes = [*found_by, *_load_notes(report, misfit, strict=checkpoint.strict)]
     stored = str(config.get("dtype", config.get("torch_dtype", "float32")))
     if stored in ("float16", "bfloat16"):
-        notes.append(f"the checkpoint's weights are {stored}; they were cast to float32")
+        notes.append(f"the checkpoint's weights are {stored}; they were cast to float32{where}")
     kept = keeps_cache(checkpoint.factory_args)
     cached = task in CACHED or task in PARTS
     if not kept and _disable_cache(model) and not cached and checkpoint.method is None:
@@ -190,14 +192,15 @@ def _check_installed(folder: Path) -> None:
 
 
 def _from_pretrained(
-    kind: type[PreTrainedModel], folder: Path
+    kind: type[PreTrainedModel], folder: Path, read: Path
 ) -> tuple[PreTrainedModel, dict[str, set[object]]]:
+    """Load the class from `read`, which is the folder or its copy in float32."""
     import torch
 
     try:
         with silence_transformers(), use_fixed_seed():
             loaded: object = kind.from_pretrained(
-                folder,
+                read,
                 dtype=torch.float32,
                 local_files_only=True,
                 output_loading_info=True,
@@ -205,7 +208,8 @@ def _from_pretrained(
             )
     except Exception as error:  # the edge of transformers: its readers raise anything at garbage
         raise CheckpointError(
-            f"transformers cannot load {folder}: {first_line(error)}",
+            f"transformers cannot load {folder}: "
+            f"{first_line(error).replace(str(read), str(folder))}",
             hint="try transformers' AutoModel.from_pretrained in Python",
             code=ErrorCode.CORRUPT_FILE,
         ) from error

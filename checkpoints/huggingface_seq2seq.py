@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from ..core.call import Parameter, ParameterKind
 from ..core.dims import Dim
 from ..core.errors import ErrorCode, Hint, Option, UsageError, first_line
-from .huggingface_cache import PAST, PRESENT, CacheLayer, inputs_of_one_graph, past_inputs
+from ..core.generation import PAST, PRESENT
+from .huggingface_cache import CacheLayer, inputs_of_one_graph, past_inputs
 from .huggingface_inputs import config_number, integer_spec
 from .huggingface_tasks import ENCODER_PART, base_of
 

@@ -28,27 +28,30 @@ _SHOWN = 10  # methods that an error lists
 _CALLED: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 
 
-def with_method(loaded: LoadedModule, name: str) -> LoadedModule:
+def with_method(loaded: LoadedModule, name: str, *, part: str = "") -> LoadedModule:
     """Return the loaded module with the method `name` in place of forward.
 
     `name` may be a path (`decoder.step`). A submodule is used directly; for a method, the module
-    is wrapped in one whose forward calls it.
+    is wrapped in one whose forward calls it. `part` is the name under which `--part` asked for it.
 
     Raises:
         UsageError: the module has no such method.
     """
+    asked = Option("part", f"{part}={name}") if part else Option("method", name)
     if loaded.kind == PT2:
         raise UsageError(
-            f"--method {name}: an exported program has only forward",
+            f"{asked}: an exported program has only forward",
             hint=Hint(
-                "leave ", Option("method"), " out, or give the checkpoint that it was exported from"
+                "leave ",
+                Option(asked.name),
+                " out, or give the checkpoint that it was exported from",
             ),
-            option="method",
+            option=asked.name,
             code=ErrorCode.UNSUPPORTED,
         )
     place, _, last = name.rpartition(".")
-    owner = _find_part(loaded.module, place, name)
-    found = _find_member(owner, last, name)
+    owner = _find_owner_module(loaded.module, place, asked)
+    found = _find_member(owner, last, asked)
     module = found if _is_module(found) else _make_caller(owner, last, found)
     takes = _method_parameters(found)
     names = {parameter.name for parameter in takes}
@@ -79,22 +82,22 @@ def _is_method(name: str, value: object) -> bool:
     return code.co_argcount + code.co_kwonlyargcount > 1 or bool(code.co_flags & inspect.CO_VARARGS)
 
 
-def _find_part(module: torch.nn.Module, place: str, name: str) -> torch.nn.Module:
+def _find_owner_module(module: torch.nn.Module, place: str, asked: Option) -> torch.nn.Module:
     # not get_submodule, which ScriptModules reject
     parts: dict[str, torch.nn.Module] = dict(module.named_modules())
     if place in parts:
         return parts[place]
     near = difflib.get_close_matches(place, [path for path in parts if path], n=1)
     raise UsageError(
-        f"--method {name}: {type(module).__name__} has no submodule {place!r}",
-        hint=f"did you mean {near[0]}.{name.rpartition('.')[2]}?"
+        f"{asked}: {type(module).__name__} has no submodule {place!r}",
+        hint=f"did you mean {near[0]}.{asked.value.rpartition('.')[2]}?"
         if near
-        else "name a method, as --method encode",
-        option="method",
+        else f"name a submodule or a method: {', '.join(dict(module.named_children())) or 'none'}",
+        option=asked.name,
     )
 
 
-def _find_member(owner: torch.nn.Module, last: str, name: str) -> Any:
+def _find_member(owner: torch.nn.Module, last: str, asked: Option) -> Any:
     """Return the bound method or submodule.
 
     Raises:
@@ -106,17 +109,18 @@ def _find_member(owner: torch.nn.Module, last: str, name: str) -> Any:
     is_torchs = getattr(type(owner), last, None) is getattr(nn.Module, last, ())
     if callable(found) and not is_torchs:
         return found
-    names = list(list_methods(owner))
+    children = [path for path, _ in owner.named_children()]
+    names = list(list_methods(owner)) or children
     inside = [path for path, _ in owner.named_modules() if path.endswith(f".{last}")]
-    near = inside[:1] or difflib.get_close_matches(last, names, n=3)
+    near = inside[:1] or difflib.get_close_matches(last, {*names, *children}, n=3)
     plain = found is None or is_torchs
     said = f"has {last!r}, a {type(found).__name__}, not a method"
     what = f"has no method {last!r}" if plain else said
     listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     raise UsageError(
-        f"--method {name}: {type(owner).__name__} {what}",
+        f"{asked}: {type(owner).__name__} {what}",
         hint=f"did you mean {' or '.join(near)}?" if near else f"it has {listed or 'none'}",
-        option="method",
+        option=asked.name,
         code=ErrorCode.NOT_FOUND,
     )
 

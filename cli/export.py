@@ -58,6 +58,10 @@ def export(
             option=str(precision),
             code=ErrorCode.NO_EFFECT,
         )
+    if "part" in given or "compose" in given:
+        from .parts import export_parts
+
+        raise typer.Exit(export_parts(checkpoint, wanted, given))
     limits = read_limits(call.tolerance)
     order = make_order(given, checkpoint, wanted, limits=limits, cache=cache_folder())
     execute(order, call)

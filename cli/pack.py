@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +11,11 @@ from rich.markup import escape
 
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.events import Advanced, Finished, Started, Tell
-from ..pipeline.call_options import CallOptions, PackChoice
+from ..pipeline.call_options import CallOptions, FileOptions, PackChoice
 from ..pipeline.option_spec import Given, check_numbers, read_record
 from ..pipeline.option_table import SourceOptions
 from ..reports.text_format import count_text
+from ..runtimes.generation_files import ONNXRUNTIME_GENAI, OPENVINO_GENAI
 from .command_options import refuse, with_options
 from .console import Screen, new_table, print_line, result_console, show_json
 from .run_options import process_bounds
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 _STEP = "inspect artifacts"
 _ONLY_PACKING = (
-    "out", "artifact", "allow", "name", "gpu", "instances", "keep", "storage-uri",
+    "out", "artifact", "allow", "name", "gpu", "instances", "keep", "storage-uri", "checkpoint",
 )  # fmt: skip
+_OF_SERVERS = ("gpu", "instances", "keep", "storage-uri")
 
 
 @with_options("pack")
@@ -50,17 +51,18 @@ def pack(
     Names, dtypes, dims and batch size are read from the artifacts themselves and seen in runs of
     them. A model that the repository has gets a new version; other models are not touched.
     """
-    choice, call = read_record(PackChoice, given), read_record(CallOptions, given)
+    choice = read_record(PackChoice, given)
     if choice.check:
         refuse(given, _ONLY_PACKING, "with --check", "leave it out")
         _check(paths, choice, given)
         return
-    request = replace(
-        _make_request(paths, choice, call), trust=read_record(SourceOptions, given).trust
-    )
+    request = _make_request(paths, given)
+    where = f"with --to {request.kind.name}"
     if request.kind.name not in ("ovms", "kserve"):
-        refuse(given, ("storage-uri",), f"with --to {request.kind.name}", "leave it out")
-    _pack(request, call)
+        refuse(given, ("storage-uri",), where, "leave it out")
+    generates = request.kind.name in (ONNXRUNTIME_GENAI, OPENVINO_GENAI)
+    refuse(given, _OF_SERVERS if generates else ("checkpoint",), where, "leave it out")
+    _pack(request, read_record(CallOptions, given))
 
 
 def _pack(request: PackRequest, call: CallOptions) -> None:
@@ -94,7 +96,7 @@ class _Progress:
         self._tell(Finished(step=_STEP, passed=True, seconds=seconds, detail=""))
 
 
-def _make_request(paths: list[Path], choice: PackChoice, call: CallOptions) -> PackRequest:
+def _make_request(paths: list[Path], given: Given) -> PackRequest:
     """Return what to pack.
 
     Raises:
@@ -105,6 +107,7 @@ def _make_request(paths: list[Path], choice: PackChoice, call: CallOptions) -> P
     from ..serving.repository_kinds import KINDS, kind_named
     from ..serving.repository_records import ServingOptions
 
+    choice, call = read_record(PackChoice, given), read_record(CallOptions, given)
     names = ", ".join(kind.name for kind in KINDS)
     if choice.to is None:
         raise UsageError(
@@ -121,7 +124,7 @@ def _make_request(paths: list[Path], choice: PackChoice, call: CallOptions) -> P
     folders: list[ModelFolder] = []
     ensembles: list[EnsembleSpec] = []
     for path in paths:
-        found, joined = _open_path(path, choice.name)
+        found, joined = _open_path(path, choice.name, read_record(FileOptions, given).checkpoint)
         folders += found
         ensembles += joined
     return PackRequest(
@@ -135,6 +138,7 @@ def _make_request(paths: list[Path], choice: PackChoice, call: CallOptions) -> P
         ),
         ensembles=tuple(ensembles),
         bounds=process_bounds(call),
+        trust=read_record(SourceOptions, given).trust,
     )  # fmt: skip
 
 
@@ -149,7 +153,7 @@ def _check_choice(choice: PackChoice, repository: Path) -> None:
 
 
 def _open_path(
-    path: Path, name: str | None
+    path: Path, name: str | None, checkpoint: Path | None
 ) -> tuple[tuple[ModelFolder, ...], tuple[EnsembleSpec, ...]]:
     """Return the output folders of a path, and the ensembles if it is a project."""
     from ..serving.pick_artifacts import ModelFolder, check_served_name
@@ -171,17 +175,19 @@ def _open_path(
             hint=f"pack its models with modelc pack {path / 'modelc.toml'}",
         )  # fmt: skip
     if path.suffix != ".toml" or not path.is_file():
-        return (ModelFolder(name=check_served_name(name or path.resolve().name), folder=path),), ()
+        served = check_served_name(name or path.resolve().name)
+        return (ModelFolder(name=served, folder=path, checkpoint=checkpoint),), ()
     from ..pipeline.manifest_file import MANIFEST_FILE
     from ..projects.project_reader import read_project
     from ..projects.setting_layers import resolve_settings
     from .run_options import collect_overrides
 
-    if name is not None:
-        raise UsageError(
-            f"--name has no effect with the project {path}", hint="leave it out", option="name",
-            code=ErrorCode.NO_EFFECT,
-        )  # fmt: skip
+    for option, value in (("name", name), ("checkpoint", checkpoint)):
+        if value is not None:
+            raise UsageError(
+                f"--{option} has no effect with the project {path}", hint="leave it out",
+                option=option, code=ErrorCode.NO_EFFECT,
+            )  # fmt: skip
     settings = resolve_settings(read_project(path), collect_overrides(None))
     out = settings.run.out
     made = [one.name for one in settings.models if (out / one.name / MANIFEST_FILE).is_file()]

@@ -30,6 +30,7 @@ from ..pipeline.provenance.artifact_checks import (
 )
 from ..reports.result_rows import Outcome, sensitivity_lines, verdict_outcome
 from ..reports.text_format import count_text, figure_text, readable_dim
+from ..reports.token_rows import token_lines
 from .console import (
     STATE_MARKS,
     fit_table,
@@ -65,7 +66,7 @@ def show_verdict(verdict: Verdict) -> None:
     print_line(console, f"{escape(verdict.artifact)} {state} on {feeds}{within}{reason}")
     if verdict.domain is not None:
         print_line(console, f"domain: {escape(verdict.domain.describe())}")
-    for line in sensitivity_lines([verdict]):
+    for line in (*sensitivity_lines([verdict]), *token_lines([verdict])):
         print_line(console, escape(line))
     for note in verdict.notes:
         print_line(console, f"  [yellow]{escape(note)}[/]")

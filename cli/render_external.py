@@ -37,7 +37,7 @@ def show_external(report: ExternalReport) -> None:
             text = f"{one.verdict.artifact} in {one.runtime}: {one.verdict.reason}"
             print_line(console, escape(text))
         for note in one.verdict.notes:
-            print_line(console, f"  [yellow]{escape(note)}[/]")
+            print_line(console, f"  [yellow]{escape(f'{one.verdict.artifact}: {note}')}[/]")
     if report.drift:
         _show_drift(console, report.drift)
     ran = {one.verdict.artifact for one in report.judged}

@@ -33,6 +33,7 @@ from ..reports.summary import (
     random_warning,
 )
 from ..reports.text_format import count_text, figure_text, has_size_symbols
+from ..reports.token_rows import token_lines
 from .console import STATE_MARKS, fit_table, new_table, print_line, print_lines, result_console
 from .render_accuracy import show_accuracy, show_tradeoffs
 
@@ -61,6 +62,7 @@ def show_manifest(manifest: Manifest, out: str) -> None:
     print_lines(console, map(escape, domain_lines(shown, manifest.signature)))
     print_lines(console, map(escape, describe_narrowed_values(shown, manifest.signature)))
     print_lines(console, map(escape, sensitivity_lines(manifest.verdict_of(a.name) for a in shown)))
+    print_lines(console, map(escape, token_lines(manifest.verdict_of(a.name) for a in shown)))
     show_accuracy(console, shown)
     print_lines(console, [escape(pipeline_text(manifest))] if manifest.pipeline else ())
     for artifact in shown:

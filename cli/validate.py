@@ -12,6 +12,7 @@ import typer
 
 from ..core.events import Tell
 from ..core.manifest import Manifest
+from ..core.parts import PARTS_FILE
 from ..core.verdict import Verdict
 from ..pipeline.call_options import CallOptions, FileOptions
 from ..pipeline.option_spec import Given, read_record, specs_of
@@ -60,10 +61,9 @@ def validate(
     from .streams import set_output_folder
 
     call, files = read_record(CallOptions, given), read_record(FileOptions, given)
-    if files.compiled:
-        raise typer.Exit(_validate_compiled(path, context, given))
-    if any(map(given.get, ELSEWHERE)):
-        raise typer.Exit(validate_elsewhere(path, context, given))
+    code = _validate_otherwise(path, context, given)
+    if code is not None:
+        raise typer.Exit(code)
     refuse(given, SERVED_ONLY, "without --served", "name the server: --served URL")
     refuse(given, ["artifact"], "without --served, --in or --outside", "remove it")
     trusts_code = bool(given.get("trust") or given.get("trust-engine"))
@@ -166,6 +166,19 @@ def _judge_again(
     if path.is_dir():
         return run_call(call, Manifest, bounds, tell)
     return run_call(call, Verdict, bounds, tell)
+
+
+def _validate_otherwise(path: Path, context: typer.Context, given: Given) -> int | None:
+    """Judge parts, a compiled module or artifacts elsewhere; None if none of them is asked for."""
+    if (path / PARTS_FILE).is_file():
+        from .parts import validate_parts
+
+        return validate_parts(path, given)
+    if given.get("compiled"):
+        return _validate_compiled(path, context, given)
+    if any(map(given.get, ELSEWHERE)):
+        return validate_elsewhere(path, context, given)
+    return None
 
 
 def _validate_compiled(path: Path, context: typer.Context, given: Given) -> int:

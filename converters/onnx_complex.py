@@ -47,7 +47,7 @@ def split_complex(program: torch.export.ExportedProgram) -> torch.export.Exporte
     if not any(map(_is_complex, program.graph.nodes)):
         return program
     program = program.run_decompositions({})  # functional: no operator writes into its inputs
-    checks = torch.ops.aten._assert_tensor_metadata.default  # of a dtype, before `type_as`
+    checks = torch.ops.aten._assert_tensor_metadata.default  # of `.to(device)`
     for node in program.graph.find_nodes(op="call_function", target=checks):
         program.graph.erase_node(node)
     made: NodeParts = {}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import onnx_ir
     from onnxruntime import SessionOptions
 
-PROTOBUF_LIMIT = 2**31 - 2**24  # bytes of weights; the rest is for the graph
+PROTOBUF_LIMIT = 2**30  # bytes of weights in the file itself: it is read and written whole
 _METADATA_PREFIX = "modelc."
 _DECLARED = "meta"  # the key of the metadata's JSON
 # Keys by which other tools find the licence (ONNX's IR.md) and the class names (Ultralytics'
@@ -121,12 +121,12 @@ def float_weights(path: Path) -> Iterator[Array]:
         if tensor.data_type != onnx.TensorProto.FLOAT:
             continue
         try:
-            yield _tensor_values(tensor, path)
+            yield read_values(tensor, path)
         except (OSError, ValueError) as error:
             raise runner_error("onnx", error) from error
 
 
-def _tensor_values(tensor: onnx.TensorProto, path: Path) -> Array:
+def read_values(tensor: onnx.TensorProto, path: Path) -> Array:
     """Return the values of a float32 tensor of the model; external data is memory-mapped.
 
     ONNX's own helper would accumulate all values that it reads in the model.

@@ -187,8 +187,22 @@ def _external_names(tensors: Iterable[onnx.TensorProto], path: Path) -> tuple[st
     return tuple(names)
 
 
-def copy_external_weights(model: onnx.ModelProto, path: Path, folder: Path) -> tuple[str, ...]:
+def external_bytes(model: onnx.ModelProto, path: Path) -> int:
+    """Return the bytes of the external weight files of the model read from `path`.
+
+    Raises:
+        ConversionError: a name or link leads out of the model's folder.
+    """
+    files = [external_path(path, name) for name in _external_names(all_tensors(model), path)]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def copy_external_weights(
+    model: onnx.ModelProto, path: Path, folder: Path, *, link: bool = False
+) -> tuple[str, ...]:
     """Copy the external weight files of the model read from `path`; return their names.
+
+    With `link`, they are linked if the disk can: nothing may write to them then.
 
     Raises:
         ConversionError: a file is missing, or lies outside the model's folder.
@@ -203,5 +217,14 @@ def copy_external_weights(model: onnx.ModelProto, path: Path, folder: Path) -> t
                 code=ErrorCode.NOT_FOUND,
             )
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, folder / name)
+        if not (link and _try_link(source, folder / name)):
+            shutil.copyfile(source, folder / name)
     return names
+
+
+def _try_link(source: Path, copy: Path) -> bool:
+    try:
+        copy.hardlink_to(source.resolve())
+    except OSError:
+        return False
+    return True

@@ -53,6 +53,7 @@ from .onnx_origins import write_sidecar
 from .onnx_sessions import (
     is_judged_by_copy,
     list_deployments,  # noqa: F401 - contract
+    note_mapped_weights,
     open_onnx,
     open_onnx_by_default,
     session_settings,
@@ -150,7 +151,7 @@ def convert(job: Job) -> Converted:
         files=files,
         versions=used,
         options=options,
-        notes=(*source.notes, *notes),
+        notes=(*source.notes, *notes, *note_mapped_weights(path)),
         frozen=source.frozen if isinstance(source, ScriptCapture) else (),
         warned=source.warned if isinstance(source, ScriptCapture) else (),
         places=source.places if isinstance(source, ExportCapture) else (),
@@ -231,7 +232,9 @@ def adopt_model(job: Job, model: onnx_ir.Model, parent: Path, path: Path) -> Con
     options |= lower_model(path, job.runtimes)
     check_model(path)
     files = (*files, *copy_sidecar(parent, path))
-    return Converted(files=files, versions=package_versions("onnx", "onnx-ir"), options=options)
+    used = package_versions("onnx", "onnx-ir")
+    notes = note_mapped_weights(path)
+    return Converted(files=files, versions=used, options=options, notes=notes)
 
 
 def open_runner(path: Path, device: str, signature: Signature) -> Runner:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from ..core.contract import Feed, Outputs
 from ..core.errors import LOGGED, ErrorCode, Hint, MissingError, Option, RunnerError
+from ..core.large_arrays import copy_array
 from ..core.process import thread_limit
+from ..core.records import size_text
 from ..core.target_extensions import OpenedByDefault
 from .installed_packages import package_versions
-from .onnx_guard import read_graph
+from .onnx_guard import external_bytes, read_graph
 from .onnx_half_emulation import (
     bfloat16_ends,
     cast_ends,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 Providers = Sequence[tuple[str, Mapping[str, str]]]
 CPU_PROVIDERS: Providers = (("CPUExecutionProvider", {}),)
 _LOG_ERRORS = 3  # the lowest severity that is logged
+_LARGE = 2**30  # bytes of external weights
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
@@ -129,8 +132,9 @@ def open_onnx(path: Path, device: str, signature: Signature | None = None) -> On
     """Open a session on the CPU, or on CUDA if its provider loads.
 
     On the CPU, a model with half tensors runs as a copy that rounds them
-    (`onnx_half_emulation.py`). If modelc made inputs and outputs half, or inputs are half that the
-    signature has as float32, the runner still accepts and returns float32.
+    (`onnx_half_emulation.py`), and weights beyond 1 GiB stay in their mapped file, without ONNX
+    Runtime's copies of them in the order of its kernels. If modelc made inputs and outputs half, or
+    inputs are half that the signature has as float32, the runner still accepts and returns float32.
 
     Raises:
         RunnerError: ONNX Runtime cannot open the model.
@@ -143,10 +147,20 @@ def open_onnx(path: Path, device: str, signature: Signature | None = None) -> On
     float_io = any(one.name in floats for one in half_ends(model))
     try:
         runnable = runnable_model(path, model, device, float_io=float_io)
-        session = open_session(runnable, path.parent, _PROVIDERS[device])
+        once = device == "cpu" and external_bytes(model, path) > _LARGE
+        session = open_session(runnable, path.parent, _PROVIDERS[device], once=once)
     except Exception as error:
         raise session_error(error) from error
     return OnnxRunner(session)
+
+
+def note_mapped_weights(path: Path) -> tuple[str, ...]:
+    """Return a note if a session that judges the file maps its weights; empty for small ones."""
+    size = external_bytes(read_graph(path), path)
+    text = (
+        f"judged with its {size_text(size)} of weights mapped: ONNX Runtime does not prepack them"
+    )
+    return (text,) if size > _LARGE else ()
 
 
 # Execution providers besides that of the device, by the name of their benchmark row.
@@ -299,7 +313,7 @@ class OnnxRunner(RunnerBase):
             raise session_error(error) from error
         found = dict(zip(self._outputs, values, strict=True))
         return {  # a sequence or map is rejected later
-            name: value.copy() if isinstance(value, np.ndarray) else value
+            name: copy_array(value) if isinstance(value, np.ndarray) else value
             for name, value in found.items()
         }
 

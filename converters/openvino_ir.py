@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from ..core.contract import (
     Feed,
     Inspection,
     Job,
-    Outputs,
     Readiness,
     Runner,
     TensorInfo,
@@ -56,8 +55,16 @@ from .openvino_rewrites import (
     keep_small_softplus,
     keep_truth_of_nan,
 )
+from .openvino_runner import ConcurrentRunner, OpenVinoRunner, port_dtype
+from .openvino_stateful import (
+    StatefulRunner,
+    add_states,
+    check_decoder,
+    describe_states,
+    has_states,
+    read_stateless,
+)
 from .openvino_weights import list_integer_weights, read_integer_weights
-from .runner_base import RunnerBase, order_inputs
 
 if TYPE_CHECKING:
     import openvino
@@ -112,13 +119,8 @@ def _write_metadata(model: openvino.Model, metadata: Mapping[str, str]) -> None:
         model.set_rt_info(labels, ["model_info", "labels"])
 
 
-def convert(job: Job) -> Converted:
-    """Read the ONNX or IR, bound its dims as in the signature, save both files."""
-    import openvino
-
-    if job.parent is None:
-        raise RuntimeError("the OpenVINO job has no parent")
-    parent = job.parent
+def _read_rewritten(parent: Path, job: Job) -> openvino.Model:
+    """Read the ONNX or IR, rewrite what OpenVINO computes wrong, and bound the dims."""
     model = read_openvino(parent)
     drop_domain_guard(model)
     if job.precision is not Precision.INT8:  # quantizers recognise a softplus, not its expansion
@@ -136,6 +138,19 @@ def convert(job: Job) -> Converted:
     else:  # as above
         keep_lengths(model)
     check_bounds(model, job.signature)
+    return model
+
+
+def convert(job: Job) -> Converted:
+    """Read the ONNX or IR, bound its dims as in the signature, save both files."""
+    import openvino
+
+    if job.parent is None:
+        raise RuntimeError("the OpenVINO job has no parent")
+    parent = job.parent
+    model = _read_rewritten(parent, job)
+    if job.stateful:
+        call_framework("OpenVINO", lambda: add_states(model, job.signature, job.precision))
     _write_metadata(model, job.metadata)
     name = job.stem + SUFFIX
     half = job.precision is Precision.FP16
@@ -147,7 +162,12 @@ def convert(job: Job) -> Converted:
     )
     weights = str(Path(name).with_suffix(".bin"))
     files = ((name, "model"), (weights, "data"))
-    return Converted(files=files, versions=package_versions("openvino"), notes=notes)
+    return Converted(
+        files=files,
+        versions=package_versions("openvino"),
+        options={"stateful": "true"} if job.stateful else {},
+        notes=notes,
+    )
 
 
 def _judge_config() -> dict[str, str]:
@@ -173,7 +193,7 @@ def open_runner(path: Path, device: str, signature: Signature) -> Runner:
             hint=Hint("use ", Option("device", "cpu")),
             option="device",
         )
-    return OpenVinoRunner(_compile_model(path, _judge_config()), signature)
+    return _make_runner(_compile_model(path, _judge_config()), signature)
 
 
 def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDefault | None:  # noqa: ARG001 - one device
@@ -188,7 +208,7 @@ def open_by_default(path: Path, device: str, signature: Signature) -> OpenedByDe
     if not compute:
         return None
     advice = _ADVICE.replace('"f32"', '"f32", "EXECUTION_MODE_HINT": "ACCURACY"')
-    runner = OpenVinoRunner(compiled, signature)
+    runner = _make_runner(compiled, signature)
     return OpenedByDefault(runner=runner, compute=compute, advice=advice if rounds else _ADVICE)
 
 
@@ -211,11 +231,20 @@ def open_deployment(path: Path, deployment: str, device: str, signature: Signatu
         return open_runner(path, device, signature)
     if deployment == "throughput":
         config = {**_judge_config(), "PERFORMANCE_HINT": "THROUGHPUT"}
-        return ConcurrentRunner(_compile_model(path, config), signature)
+        compiled = _compile_model(path, config)
+        if has_states(compiled):
+            one = "calls of one request wait for each other"
+            raise RunnerError(one, hint="time it without", code=ErrorCode.NO_EFFECT)
+        return ConcurrentRunner(compiled, signature)
     opened = open_by_default(path, device, signature)
     if opened is None:
         raise RunnerError(_SAME, hint="its other row is both", code=ErrorCode.NO_EFFECT)
     return opened.runner
+
+
+def check_states(signature: Signature) -> None:
+    """Check that the model is a decoder whose cache OpenVINO can keep."""
+    check_decoder(signature)
 
 
 def _compile_model(path: Path, config: Mapping[str, str]) -> openvino.CompiledModel:
@@ -227,96 +256,11 @@ def _compile_model(path: Path, config: Mapping[str, str]) -> openvino.CompiledMo
         raise openvino_error(error) from error
 
 
-class OpenVinoRunner(RunnerBase):
-    """A compiled OpenVINO model; its tensors keep the names of the ONNX."""
-
-    def __init__(self, compiled: openvino.CompiledModel, signature: Signature) -> None:
-        names = tuple(spec.name for spec in signature.inputs)
-        self.inputs = tuple(
-            openvino_precision.signature_name(port, names) for port in compiled.inputs
-        )
-        self._dtypes = [_port_dtype(port) for port in compiled.inputs]
-        self._outputs = [
-            openvino_precision.signature_name(port, signature.outputs) for port in compiled.outputs
-        ]
-        kinds = [port.get_element_type().get_type_name() for port in compiled.outputs]
-        self._half = [kind == "bf16" for kind in kinds]
-        self._compiled: openvino.CompiledModel | None = compiled
-
-    def run(self, feed: Feed) -> Outputs:
-        """Run the feed; return copies, because OpenVINO reuses its memory."""
-        if self._compiled is None:
-            raise RuntimeError("the model is closed")
-        given = order_inputs(feed, self.inputs)
-        for name, dtype in zip(self.inputs, self._dtypes, strict=True):
-            if str(feed[name].dtype) != dtype:  # OpenVINO would cast it silently
-                raise RunnerError(
-                    f"OpenVINO: input {name!r} is {feed[name].dtype}, the model takes {dtype}",
-                    hint=f"feed it as {dtype}",
-                )
-        try:
-            results = self._compiled(given)
-        except RuntimeError as error:
-            raise openvino_error(error) from error
-        return {
-            name: _copy_array(results[i], self._half[i]) for i, name in enumerate(self._outputs)
-        }
-
-    def prepare(self, feed: Feed) -> Callable[[], object]:
-        """Return a call on arrays that shares their memory, and that of the outputs."""
-        compiled, given = self._compiled, order_inputs(feed, self.inputs)
-        if compiled is None:
-            raise RuntimeError("the model is closed")
-        return lambda: compiled(given, share_inputs=True, share_outputs=True)
-
-    def close(self) -> None:
-        """Drop the compiled model."""
-        self._compiled = None
-
-
-class ConcurrentRunner(OpenVinoRunner):
-    """A model compiled for throughput, whose prepared call keeps as many requests in flight.
-
-    Each of `in_flight` requests runs `rounds` times in a call, so that the time of a call divided
-    by `rounds` is that of one request among the others.
-    """
-
-    rounds = 4
-
-    def __init__(self, compiled: openvino.CompiledModel, signature: Signature) -> None:
-        super().__init__(compiled, signature)
-        self.in_flight = int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
-
-    def prepare(self, feed: Feed) -> Callable[[], object]:
-        """Return a call that starts all requests, each as soon as one before it is done."""
-        import openvino
-
-        compiled, given = self._compiled, order_inputs(feed, self.inputs)
-        if compiled is None:
-            raise RuntimeError("the model is closed")
-        queue = openvino.AsyncInferQueue(compiled, self.in_flight)
-
-        def call() -> None:
-            for _ in range(self.rounds * self.in_flight):
-                queue.start_async(given, share_inputs=True)
-            queue.wait_all()
-
-        return call
-
-
-def _copy_array(array: Array, bfloat16: bool) -> Array:
-    """Copy the array; convert bfloat16, which OpenVINO presents as float16, to float32."""
-    import numpy as np
-
-    if not bfloat16:
-        return array.copy()
-    bits = array.view(np.uint16).astype(np.uint32) << 16  # the upper half of a float32
-    return bits.view(np.float32)
-
-
-def _port_dtype(port: Any) -> str:
-    """Return numpy's name of the port's element type."""
-    return str(port.get_element_type().to_dtype())
+def _make_runner(compiled: openvino.CompiledModel, signature: Signature) -> Runner:
+    if not has_states(compiled):
+        return OpenVinoRunner(compiled, signature)
+    names = [spec.name for spec in signature.inputs]
+    return StatefulRunner(compiled, names, signature.outputs)
 
 
 def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - contract
@@ -327,13 +271,13 @@ def open_probe(path: Path, signature: Signature) -> Probe:  # noqa: ARG001 - con
 def weights(path: Path) -> Iterator[Array]:
     """Yield the float32 constants of the IR without compiling it."""
     for node in read_ir(path).get_ordered_ops():
-        if node.get_type_name() == "Constant" and _port_dtype(node.output(0)) == "float32":
+        if node.get_type_name() == "Constant" and port_dtype(node.output(0)) == "float32":
             yield node.data
 
 
 def inspect(path: Path) -> Inspection:
     """Describe the IR without compiling it."""
-    model = read_ir(path)
+    model = read_stateless(path)
     weights: Counter[str] = Counter()
     operators: Counter[str] = Counter()
     for node in model.get_ops():
@@ -347,7 +291,7 @@ def inspect(path: Path) -> Inspection:
         target=NAME,
         inputs=tuple(_tensor_info(port) for port in model.inputs),
         outputs=tuple(_tensor_info(port) for port in model.outputs),
-        facts={"layers": str(sum(operators.values()))},
+        facts={"layers": str(sum(operators.values())), **describe_states(path)},
         weights=weights,
         operators=operators,
         metadata=read_ir_metadata(path),
@@ -369,4 +313,4 @@ def coverage(path: Path, example: Feed, device: str) -> Coverage:  # noqa: ARG00
 
 def _tensor_info(port: Any) -> TensorInfo:
     dims = tuple(str(dim) for dim in port.get_partial_shape())
-    return TensorInfo(name=openvino_precision.any_name(port), dtype=_port_dtype(port), dims=dims)
+    return TensorInfo(name=openvino_precision.any_name(port), dtype=port_dtype(port), dims=dims)

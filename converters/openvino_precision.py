@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from ..core.records import Coverage
 from .onnx_half_ranges import weight_overflows
 from .onnx_origins import match_nodes, module_or_node, read_origins
 from .onnx_topology import float_constants
+from .openvino_stateful import StatefulRunner, has_states
 from .openvino_weights import WEIGHT_TYPES
 from .runner_base import order_inputs
 
@@ -80,13 +81,11 @@ def _run_nodes(
     products = {op.get_friendly_name() for op in model.get_ops() if op.get_type_name() == "MatMul"}
     quantized = any(op.get_type_name() == "FakeQuantize" for op in model.get_ops())
     compiled = core.compile_model(model, "CPU", {**settings, "PERF_COUNT": True})
-    request = compiled.create_infer_request()
-    names = [signature_name(port, tuple(example)) for port in compiled.inputs]
-    given = order_inputs(example, names)
-    request.infer(given)
+    call = _prepare_call(compiled, example)
+    call()
     first = _node_times(compiled)
     for _ in range(_RUNS):
-        request.infer(given)
+        call()
     mean = _node_times(compiled)
     for op in compiled.get_runtime_model().get_ops():
         name = op.get_friendly_name()
@@ -102,6 +101,15 @@ def _run_nodes(
             if facts["layerType"] == _PRODUCT and dtype == "fp32":
                 dtype = str(WEIGHT_TYPES.get(facts["runtimePrecision"], dtype))
             yield dtype, layer, time
+
+
+def _prepare_call(compiled: openvino.CompiledModel, example: Feed) -> Callable[[], object]:
+    if has_states(compiled):
+        return StatefulRunner(compiled, tuple(example), ()).prepare(example)
+    request = compiled.create_infer_request()
+    names = [signature_name(port, tuple(example)) for port in compiled.inputs]
+    given = order_inputs(example, names)
+    return lambda: request.infer(given)
 
 
 def _node_times(compiled: openvino.CompiledModel) -> dict[str, float]:

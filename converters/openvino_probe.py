@@ -10,8 +10,9 @@ from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError
 from ..core.target_extensions import ProbeNode, QuantizedRange, TensorForm
 from .onnx_origins import NodeOrigin, assign_absorbed_layers, read_origins
-from .openvino_reader import openvino_error, read_ir
+from .openvino_reader import openvino_error
 from .openvino_rewrites import node_bodies
+from .openvino_stateful import read_stateless
 
 if TYPE_CHECKING:
     import openvino
@@ -58,7 +59,7 @@ class OpenVinoProbe:
         self.runs = 0
         self._path = path
         self._settings = dict(settings)
-        model = read_ir(self._path)
+        model = read_stateless(self._path)
         self._ports = {
             _tensor_name(op, 0): sorted(op.output(0).get_names()) for op in model.get_parameters()
         }
@@ -108,7 +109,7 @@ class OpenVinoProbe:
 
     def forms(self, feed: Feed) -> Mapping[str, TensorForm]:
         """Return the forms that OpenVINO infers from the feed's shapes, without a run."""
-        model = read_ir(self._path)
+        model = read_stateless(self._path)
         shapes = {
             op.output(0): list(self._bind_feed(feed, _tensor_name(op, 0)).shape)
             for op in model.get_parameters()
@@ -127,7 +128,7 @@ class OpenVinoProbe:
 
     def tap(self, feed: Feed, tensors: Collection[str]) -> Outputs:
         """Run the whole model with additional results."""
-        model = read_ir(self._path)
+        model = read_stateless(self._path)
         ports = _ports(model)
         names = [name for name in dict.fromkeys(tensors) if name not in self.outputs]
         for name in names:
@@ -169,7 +170,7 @@ class OpenVinoProbe:
         import openvino
         from openvino import opset8
 
-        model = read_ir(self._path)
+        model = read_stateless(self._path)
         ports = _ports(model)
         cuts = {name: array for name, array in given.items() if name in ports}
         for name in self.inputs:

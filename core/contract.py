@@ -100,12 +100,13 @@ class Job:
     `folder` is a work folder of its own; the pipeline moves judged files to their place. `example`
     is one feed at the opt sizes. Either `model` or `parent` is set; a parent's debug sidecar, if
     any, lies beside it. `feeds` are the validation feeds, `guard` asks for a check of the domain
-    inside the file, `keep` are the `--keep-fp` patterns, `half_io` also makes inputs and outputs
-    half, `rest` is the precision of the layers that INT8 leaves, `settings` are the format's own
-    options, as text. `cache` is a folder that later runs may reuse; None disables it. `programs`
-    are those captured earlier in this run, by capture: the formats share them. `custom_ops` are the
-    functions that translate operators, by operator (`ns::op`), `runtimes` those that must load the
-    file (`onnxruntime==1.20`). `output_axes` are the axes of outputs that follow a dim, by output.
+    inside the file, `stateful` for a decoder's cache in states, `keep` are the `--keep-fp`
+    patterns, `half_io` also makes inputs and outputs half, `rest` is the precision of the layers
+    that INT8 leaves, `settings` are the format's own options, as text. `cache` is a folder that
+    later runs may reuse; None disables it. `programs` are those captured earlier in this run, by
+    capture: the formats share them. `custom_ops` are the functions that translate operators, by
+    operator (`ns::op`), `runtimes` those that must load the file (`onnxruntime==1.20`).
+    `output_axes` are the axes of outputs that follow a dim, by output.
     """
 
     signature: Signature
@@ -119,6 +120,7 @@ class Job:
     opset: int | None = None
     external_data: bool = False
     guard: bool = False
+    stateful: bool = False
     capture_timeout: float = CAPTURE_TIMEOUT
     metadata: Mapping[str, str] = field(default_factory=dict)
     feeds: tuple[Feed, ...] = ()

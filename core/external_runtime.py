@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from .contract import Array, Feed, Outputs, Runner, Target
@@ -114,6 +115,44 @@ class ConcurrentRuntime(ExternalRuntime, Protocol):
         """Run all feeds at the same time, each several times; return all outputs of each feed.
 
         None stands for a feed that was rejected.
+        """
+        ...
+
+
+class TokenGenerator(Protocol):
+    """A decoder opened in a runtime for generation; a context manager, as a runner is."""
+
+    def generate(self, prompt: Sequence[int], count: int) -> list[int]:
+        """Return the next tokens after a prompt: at each step the one with the largest logit.
+
+        There may be fewer than `count`: an end token ends them.
+
+        Raises:
+            RunnerError: the runtime failed.
+        """
+        ...
+
+    def __enter__(self) -> TokenGenerator: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+@runtime_checkable
+class GeneratingRuntime(ExternalRuntime, Protocol):
+    """A runtime that has the loop of a decoder, and takes no other feeds than prompts."""
+
+    def open_generator(
+        self, path: Path, artifact: Artifact, signature: Signature, end: int
+    ) -> TokenGenerator:
+        """Open an artifact there, with an end token that no text has; called after `prepare`.
+
+        Raises:
+            RunnerError: the runtime cannot open it.
         """
         ...
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from .kinds import SkippedCheck
+
 SIZED = ("shape", "batch", "seed")  # kinds of feeds with usual values, drawn for their sizes
 
 
@@ -338,3 +340,22 @@ class ReferenceRuntime:
 
     def __str__(self) -> str:
         return f"{self.file} in {self.runtime}, not eager"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredComparison:
+    """The references that a prepared step was finished with.
+
+    `created` is the time of the manifest; `modelc` and `torch` are those of the run that stored
+    them. With `source`, eager ran on this host too; `differing` are then the feeds on which its
+    outputs and the stored ones are farther apart than FP32 allows. Without it, the stored outputs
+    took eager's place, and `skipped` are the checks that did not run.
+    """
+
+    created: str
+    modelc: str
+    torch: str
+    feeds: int
+    source: bool = False
+    differing: tuple[str, ...] = ()
+    skipped: tuple[SkippedCheck, ...] = ()

@@ -121,6 +121,10 @@ class ErrorCode(_Code):
         "pipeline-differs", "the user's Python pipeline and the model give other outputs",
         "declare its steps, or correct it: [Against your pipeline](metadata.md)",
     )
+    COMPOSE_FAILED = (
+        "compose-failed", "the function that composes the parts raises, or returns no arrays",
+        "correct it: [Models of several parts](parts.md)",
+    )
     MISFIT_WEIGHTS = (
         "misfit-weights", "the weights do not fit the module",
         "build the module as it was trained (`--model-arg`), or load the rest with `--no-strict`",
@@ -284,12 +288,20 @@ class ReasonCode(_Code):
         "not-run", "the artifact could not be opened or run", "the reason has the runtime's error",
     )
     NOT_MEASURED = (
-        "not-measured", "no value was compared: all outputs are empty on every feed",
-        "give `--samples` on which the outputs are not empty",
+        "not-measured", "no value was compared: all outputs are empty, or rounding decides them",
+        "give `--samples` on which the outputs are not empty, or decisions are clear",
     )
     CHANGED_FILE = (
         "changed-file", "a file of the artifact differs from its record",
         "restore it, or export again",
+    )
+    PART_DIFFERS = (
+        "part-differs", "a part of the model is wrong: with eager in its place, the whole is right",
+        "export that part again: [Models of several parts](parts.md)",
+    )
+    PART_STALE = (
+        "part-stale", "the folder of a part holds another part, or one of another checkpoint",
+        "export the parts again, together",
     )
     FEED_REFUSED = (
         "feed-refused", "the artifact raised on a feed that eager accepts",
@@ -332,6 +344,18 @@ class ReasonCode(_Code):
     ROWS_DISAGREE = (
         "rows-disagree", "too few rows have their largest element where eager has it",
         "use a higher precision, or keep layers in FP32: `--keep-fp`",
+    )
+    GENERATED_TOKENS = (
+        "generated-tokens", "the loop of a runtime for generation gives other tokens",
+        "compare its settings with `genai_config.json` and the settings of the verdict",
+    )
+    TOKENS_DIFFER = (
+        "tokens-differ", "a decoder predicts other tokens than eager on text",
+        "use a higher precision, smaller groups (`--group-size`), or keep layers: `--keep-fp`",
+    )
+    LOOP_DIFFERS = (
+        "loop-differs", "a decoder's loop with a cache gives other tokens than a single pass",
+        "look at masks, positions and the cache in the model; try another `--capture`",
     )
     EQUAL_ROWS_DIFFER = (
         "equal-rows-differ", "equal rows of a batch give different results",
@@ -387,3 +411,4 @@ class SkippedCheck(StrEnum):
     ACCURACY = "accuracy"
     DIAGNOSIS = "diagnosis"
     FEEDS = "feeds"
+    TOKENS = "tokens"

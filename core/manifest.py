@@ -8,6 +8,7 @@ from .compile_records import CompiledVerdict
 from .errors import Hint, MissingError, Option, RunnerError
 from .external_runtime import ExternalVerdict
 from .findings import BranchRecord, FeedRecord, Localisation, PipelineComparison, Warned
+from .generation import TokenPlan
 from .kinds import Precision
 from .model_meta import ModelMeta
 from .records import Artifact, Attempt, Checkpoint, Dependencies, FileRecord, artifact_names
@@ -22,7 +23,7 @@ class FeedPlan:
     """How the validation feeds were drawn, to draw them again.
 
     `samples` is the user's sample file, relative to the manifest's folder. `drawn` are the feeds,
-    including those that eager rejected.
+    including those that eager rejected. `tokens` are the sequences of a decoder.
     """
 
     count: int
@@ -30,6 +31,7 @@ class FeedPlan:
     samples: str | None = None
     samples_digest: str | None = None
     drawn: tuple[FeedRecord, ...] = ()
+    tokens: TokenPlan | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

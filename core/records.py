@@ -280,6 +280,11 @@ class Artifact:
         return self.files[0].sha256
 
     @property
+    def is_stateful(self) -> bool:
+        """Whether its runtime keeps a decoder's cache between calls (`--stateful`)."""
+        return self.options.get("stateful") == "true"
+
+    @property
     def joint_digest(self) -> str:
         """One digest of all of its files but the optional debug sidecar."""
         return joint_digest(file for file in self.files if file.role != "debug")

@@ -220,6 +220,15 @@ class FloatEnds(Target, Protocol):
 
 
 @runtime_checkable
+class Stateful(Target, Protocol):
+    """A target whose runtime can keep a decoder's cache between calls (`Job.stateful`)."""
+
+    def check_states(self, signature: Signature) -> None:
+        """Raise a UsageError if the inputs and outputs are not those of a decoder with a cache."""
+        ...
+
+
+@runtime_checkable
 class Plantable(Target, Protocol):
     """A target that can plant faults in its model files, to measure what a verdict detects.
 

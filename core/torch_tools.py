@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .errors import ErrorCode, MissingError, first_line
+from .large_arrays import copy_array
 
 if TYPE_CHECKING:
     import torch
@@ -23,9 +24,7 @@ def to_array(tensor: torch.Tensor) -> Array:
     Dtypes that numpy lacks are widened: bfloat16 and 8-bit floats to float32, half-precision
     complex numbers to complex64.
     """
-    import numpy as np
-
-    return np.array(_to_plain_tensor(tensor).numpy())
+    return copy_array(_to_plain_tensor(tensor).numpy())
 
 
 def _to_plain_tensor(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,8 +6,15 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from .domain import Domain
-from .findings import Histogram, ReferenceRuntime, Sensitivity, WorstFeed
-from .kinds import ReasonCode, SkippedCheck
+from .findings import (
+    Histogram,
+    ReferenceRuntime,
+    Sensitivity,
+    StoredComparison,
+    WorstFeed,
+)
+from .generation import TokenReport
+from .kinds import ReasonCode
 
 _FLOAT_PREFIXES = ("float", "complex", "bfloat")
 
@@ -55,6 +62,8 @@ class Limits:
     floor_factor: float | None = None
     min_cosine: float | None = None
     min_agreement: float | None = None
+    max_kl: float | None = None
+    max_ppl_increase: float | None = None
 
     @property
     def by_table(self) -> bool:
@@ -73,8 +82,10 @@ class Tolerance:
     peak. Otherwise passing requires `max_abs <= atol + rtol * peak`, where peak is the largest
     magnitude of the eager output, and `sqnr >= min_sqnr` in dB, both on one feed. If a feed's
     output is far below its usual scale, errors that are roundoff at that scale pass as well.
-    `min_cosine` applies to each feed, `min_agreement` is the share of rows over all feeds whose
-    largest element is eager's. `by_output` has other limits for single outputs.
+    `min_cosine` applies to each feed, `min_agreement` is the share of rows over all feeds, and of
+    tokens of text, whose largest element is eager's or near it. `max_kl` is the mean KL divergence
+    of tokens in nats, `max_ppl_increase` a share of eager's perplexity. `by_output` has other
+    limits for single outputs.
     """
 
     atol: float
@@ -83,6 +94,8 @@ class Tolerance:
     floor_factor: float | None = None
     min_cosine: float | None = None
     min_agreement: float | None = None
+    max_kl: float | None = None
+    max_ppl_increase: float | None = None
     by_output: dict[str, Limits] = field(default_factory=dict)
 
     def of(self, output: str) -> Tolerance:
@@ -242,25 +255,6 @@ class GroupVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredComparison:
-    """The references that a prepared step was finished with.
-
-    `created` is the time of the manifest; `modelc` and `torch` are those of the run that stored
-    them. With `source`, eager ran on this host too; `differing` are then the feeds on which its
-    outputs and the stored ones are farther apart than FP32 allows. Without it, the stored outputs
-    took eager's place, and `skipped` are the checks that did not run.
-    """
-
-    created: str
-    modelc: str
-    torch: str
-    feeds: int
-    source: bool = False
-    differing: tuple[str, ...] = ()
-    skipped: tuple[SkippedCheck, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """Whether one artifact equals eager, on which feeds, within which tolerance, and why not.
 
@@ -270,6 +264,7 @@ class Verdict:
     right in a part only. `by_default` is the result under the runtime's defaults, if less precise.
     `domain` is for a file judged by itself. `sensitivity` is what feeds and limits would detect,
     `stored` the references of a prepared step, `host` what ran an engine, `reference` another file.
+    `tokens` are a decoder's.
     """
 
     artifact: str
@@ -293,6 +288,7 @@ class Verdict:
     stored: StoredComparison | None = None
     host: dict[str, str] = field(default_factory=dict)
     reference: ReferenceRuntime | None = None
+    tokens: TokenReport | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", "; ".join(one.text for one in self.reasons))

@@ -22,6 +22,7 @@ from .inspection import inspect, inspect_checkpoint
 from .limit_text import Measuring
 from .option_values import parse_precision
 from .order import Judging, Lowering, Order, Source, Wanted
+from .parts.run_parts import PartsRequest, judge_parts, record_parts
 from .python_export import ExportedArtifact, ExportResult, PathLike, build, export, run
 from .recorded_run import Moved
 from .validate_compiled import validate_compiled
@@ -44,6 +45,7 @@ __all__ = [
     "ModelcError",
     "Moved",
     "Order",
+    "PartsRequest",
     "Precision",
     "ServedRequest",
     "Source",
@@ -55,7 +57,9 @@ __all__ = [
     "inspect_breaks",
     "inspect_checkpoint",
     "install_runtime",
+    "judge_parts",
     "localise",
+    "record_parts",
     "rejudge",
     "run",
     "targets",

@@ -345,6 +345,7 @@ def make_job(work: StepWork, workplace: Path) -> Job:
         opset=order.opset,
         external_data=order.external_data,
         guard=order.guard,
+        stateful=order.stateful,
         capture_timeout=order.capture_timeout,
         metadata={
             MODELC_KEY: __version__,

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import option_values as val
 from .option_spec import Commands, Panel, ValueKind, option, switch
 
 # fmt: off
 On = Commands
 _T, _W, _N, _P = ValueKind.TRUTH, ValueKind.WHOLE, ValueKind.NUMBER, ValueKind.PATH
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenOptions:
+    """How a decoder is judged on tokens: these are fields of `Judging`."""
+
+    text: Path | None = option(
+        None, "text",
+        "Text to judge a decoder on: UTF-8 (.txt), or token ids (.npy, .npz); default: sequences "
+        "that eager samples.", Panel.VALIDATION, commands=On.JUDGING, kind=_P, metavar="FILE")
+    max_kl: float | None = option(
+        None, "max-kl", "Maximum mean KL divergence of a decoder's tokens from eager's, in nats.",
+        Panel.VALIDATION, commands=On.JUDGING, kind=_N, least=0, metavar="NATS")
+    min_agreement: float | None = option(
+        None, "min-agreement",
+        "Minimum share of rows whose largest element is eager's: of an output, of a decoder's "
+        "tokens.", Panel.VALIDATION, commands=On.JUDGING, kind=_N, least=0, most=1,
+        metavar="SHARE")
+    max_ppl_increase: float | None = option(
+        None, "max-ppl-increase",
+        "Maximum increase of a decoder's perplexity, as a share of eager's: 0.02 is 2 %.",
+        Panel.VALIDATION, commands=On.JUDGING, kind=_N, least=0, metavar="SHARE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +43,8 @@ class FileOptions:
     checkpoint: Path | None = option(
         None, "checkpoint",
         "New path of the checkpoint of an output folder, if it was moved, or hf://ORG/NAME@REVISION.",
-        Panel.INPUT, commands=On.TRT | On.VALIDATE | On.BENCHMARK, key=False, kind=_P,
-        metavar="CHECKPOINT")
+        Panel.INPUT, commands=On.TRT | On.VALIDATE | On.BENCHMARK | On.PACK, key=False,
+        kind=_P, metavar="CHECKPOINT")
     against: Path | None = option(
         None, "against",
         "Checkpoint of the eager reference, or hf://ORG/NAME@REVISION; in validate also another "
@@ -131,6 +155,23 @@ class BenchmarkChoice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartsChoice:
+    """The parts of a model that is converted in parts, and the function that composes them."""
+
+    parts: Mapping[str, str] = option(
+        {}, "part",
+        "A part of a model of several parts: a submodule or a method, as decoder=vae.decode; it "
+        "goes to the folder DIR/NAME. Requires --compose. Repeatable.",
+        Panel.INPUT, commands=On.EXPORT, key=False, many=True, parse=val.parse_parts,
+        metavar="NAME=METHOD")
+    compose: str | None = option(
+        None, "compose",
+        "Your function of the parts and the inputs that returns the outputs: it shows what parts "
+        "are called with, and the whole is judged end to end.",
+        Panel.INPUT, commands=On.EXPORT, key=False, check=val.check_spec, metavar="PKG.MOD:FN")
+
+
+@dataclass(frozen=True, kw_only=True)
 class InspectChoice:
     """What `modelc inspect` shows besides the contents of a file."""
 
@@ -149,8 +190,9 @@ class PackChoice:
     """What `modelc pack` writes or checks."""
 
     to: str | None = option(
-        None, "to", "Kind of repository: triton, ovms, kserve or mlflow; with --check, by default "
-        "as its content says.", Panel.OUTPUT, commands=On.PACK, key=False, metavar="KIND")
+        None, "to", "Kind of repository: triton, ovms, kserve, mlflow, onnxruntime-genai or "
+        "openvino-genai; with --check, by default as its content says.",
+        Panel.OUTPUT, commands=On.PACK, key=False, metavar="KIND")
     repository: Path | None = option(
         None, "out", "Folder of the repository, which may hold other models.", Panel.OUTPUT,
         commands=On.PACK, key=False, kind=_P, flags=("-o", "--out"), metavar="REPO")
@@ -204,9 +246,9 @@ class CallOptions:
         flags=("-q", "--quiet"))
     tolerance: tuple[str, ...] = option(
         (), "tolerance",
-        "Limits by name: atol, rtol, min-sqnr, floor-factor, min-cosine, min-agreement; "
-        "for one output, as logits:min-sqnr=60. Repeatable.", Panel.VALIDATION, commands=On.JUDGING,
-        key=False, many=True, metavar="[OUTPUT:]KEY=VALUE,…")
+        "Limits by name: atol, rtol, min-sqnr, floor-factor, min-cosine, min-agreement, max-kl, "
+        "max-ppl-increase; for one output, as logits:min-sqnr=60. Repeatable.", Panel.VALIDATION,
+        commands=On.JUDGING, key=False, many=True, metavar="[OUTPUT:]KEY=VALUE,…")
     no_cache: bool = switch(
         "no-cache", "Do not reuse or store results.", Panel.CACHE,
         commands=On.MAKING | On.RUN | On.FINISH)

@@ -8,18 +8,17 @@ from dataclasses import dataclass, field, replace
 from ..checkpoints.checkpoint_files import NO_GUARD, ChangeGuard, identify, make_change_guard
 from ..checkpoints.eager_model import Eager, open_eager
 from ..checkpoints.enclosed_module import find_steps
-from ..checkpoints.loaded_module import LoadedModule, merge_known_inputs
-from ..checkpoints.sample_inputs import infer_specs
+from ..checkpoints.loaded_module import LoadedModule
 from ..checkpoints.weight_loading import find_nonfinite_weights
 from ..core.contract import Array, Feed, Outputs
-from ..core.errors import CheckpointError, ErrorCode, Hint, Option, UsageError, unknown_name_error
+from ..core.errors import CheckpointError, UsageError, unknown_name_error
 from ..core.findings import SIZED, PipelineComparison
-from ..core.grammar import check_typos, parse_input
+from ..core.generation import TokenPlan
 from ..core.kinds import SkippedCheck
 from ..core.manifest import FeedPlan
 from ..core.postprocess import Postprocess
 from ..core.records import Checkpoint
-from ..core.signature import Signature, ValueRange, merge_inputs
+from ..core.signature import Signature, ValueRange
 from ..validators.edge_case_feeds import draw_edge_case_feeds, draw_nonfinite_feeds
 from ..validators.feeds import (
     LEAST_FEEDS,
@@ -27,7 +26,6 @@ from ..validators.feeds import (
     NamedFeed,
     draw_example_feed,
     draw_feeds,
-    find_unranged,
 )
 from ..validators.judge import ReferenceOutputs
 from ..validators.model_identity import Fingerprint, compute_fingerprint
@@ -41,8 +39,9 @@ from .run_progress import Progress
 from .run_reference import check_finite, check_stateless, note_nonfinite_weights, run_reference
 from .runtime_reference import identify_artifact, load_model
 from .size_probe import choose_mask_sense, describe_unverified_dims
-from .stated_inputs import check_input_specs, describe_static_dims
+from .stated_inputs import check_input_specs, describe_static_dims, settle_signature, warn_of_values
 from .stored_use import StoredUse
+from .token_reference import TokenReference
 from .user_samples import UserSamples, describe_outliers, further_feeds, load_user_samples
 from .value_search import choose_and_report_values
 
@@ -57,7 +56,8 @@ class EagerReference:
     By digest of the feed, `exact` caches float64 outputs, `swept` those of a sweep (None where
     eager rejects the feed), and `moved` how far noise moves an output. `stamp` guards the
     checkpoint from before it was loaded. `given` are the user's own samples, `stored` the
-    references of another host, `pipeline` the user's pipeline with the same outputs.
+    references of another host, `pipeline` the user's pipeline with the same outputs. By domain,
+    `token_references` are those of token_reference.py.
     """
 
     checkpoint: Checkpoint
@@ -75,6 +75,7 @@ class EagerReference:
     moved: dict[str, float] = field(default_factory=dict)
     stored: StoredUse | None = None
     pipeline: PipelineComparison | None = None
+    token_references: dict[str, TokenReference | None] = field(default_factory=dict)
 
     @property
     def has_source(self) -> bool:
@@ -87,6 +88,10 @@ class EagerReference:
         steps = find_steps(self.model.module) if self.model.has_module else None
         after = None if steps is None else steps.after
         return None if after is None or after.nms is None else after
+
+    def with_tokens(self, plan: TokenPlan | None) -> EagerReference:
+        """Return it with the token sequences that a decoder is judged on."""
+        return replace(self, feeds=replace(self.feeds, tokens=plan))
 
     def skip(self, check: SkippedCheck) -> bool:
         """Return whether a check must be skipped without the model, and note it if so."""
@@ -155,7 +160,7 @@ def open_reference(  # noqa: PLR0913 - inputs of the eager reference
         clock.detail = checkpoint.kind
     given = load_user_samples(source, loaded, judging, signature)
     samples = None if given is None else given.first
-    settled = signature or _settle_signature(source, loaded, samples)
+    settled = signature or settle_signature(source, loaded, samples)
     if not source.inputs and signature is None:
         origin = "the samples" if source.samples else "the checkpoint"
         progress.note(f"inputs from {origin}: {'  '.join(map(str, settled.inputs))}")
@@ -238,58 +243,12 @@ def _run_on_chosen(  # noqa: PLR0913, PLR0917 - inputs of the search and its cal
             values = {spec.name: spec.values for spec in settled.inputs if spec.values is not None}
 
 
-def _settle_signature(
-    source: Source, loaded: LoadedModule, samples: Mapping[str, Array] | None
-) -> Signature:
-    patterns = [parse_input(text) for text in source.inputs]
-    known = merge_known_inputs(loaded, patterns) if samples is None else infer_specs(samples)
-    if not source.inputs and not known:
-        name = next(iter(loaded.parameters), "x")
-        raise UsageError(
-            f"the inputs of {source.name} are unknown",
-            hint=Hint(
-                "give ",
-                Option("input", f'"{name}:float32[batch=1..8,3,224,224]"'),
-                " or ",
-                Option("samples", "SAMPLE"),
-            ),
-            option="input",
-            code=ErrorCode.INPUTS_UNKNOWN,
-        )
-    written = [dim for one in patterns for dim in one.dims or () if dim is not None]
-    named = (dim.name or "" for spec in known.values() for dim in spec.dims if dim.name)
-    check_typos(written, named)
-    return merge_inputs(patterns, known)
-
-
 def _make_feed_plan(samples: UserSamples | None, judging: Judging) -> FeedPlan:
     return FeedPlan(
         count=LEAST_FEEDS if judging.feeds is None else judging.feeds,
         seed=judging.seed or 0,
         samples=None if samples is None else samples.origin,
         samples_digest=None if samples is None else samples.digest,
-    )
-
-
-def _value_warnings(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
-    """Warn about integer inputs whose values are unknown, fixed, or known only from a sample."""
-    unknown = find_unranged(signature, samples)
-    sampled = [name for name in find_unranged(signature, None) if name not in unknown]
-    return (
-        *(
-            f"{name} is verified on 0 and 1 only: state its range, as in --input '{name}{{0..999}}'"
-            for name in unknown
-        ),
-        *(
-            f"{name} is verified on values as in the sample only: state more, as --input "
-            f"'{name}{{0..999}}'"
-            for name in sampled
-        ),
-        *(
-            f"{spec.name} is verified at 1 value only: state more, as --input '{spec.name}{{0..9}}'"
-            for spec in signature.inputs
-            if spec.name == "position_ids" and spec.values and spec.values.low == spec.values.high
-        ),
     )
 
 
@@ -357,7 +316,7 @@ def _run_feeds(
             marks = compute_fingerprint(_fingerprint_outputs(eager, found.references, samples))
         clock.detail = f"{len(found.references)} feeds"
     poor = (
-        *_value_warnings(eager.signature, samples),
+        *warn_of_values(eager.signature, samples),
         *describe_outliers(feeds, eager.signature),
     )
     odd = note_nonfinite_weights(weights)

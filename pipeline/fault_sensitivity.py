@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..checkpoints.run_limits import flops_exceed
+from ..converters.onnx_guard import list_model_files
 from ..core.contract import Array, Outputs, Runner
 from ..core.errors import CheckpointError, ConversionError, RunnerError
 from ..core.findings import FaultOutcome, FaultRecord, Sensitivity
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FAULTS = 8  # faults to plant by default, if a run is cheap
 _CHEAP_FLOPS = 10**10  # of the largest feed: about a second of one core
-_CHEAP_BYTES = 1 << 28  # of the model file, which is copied for each fault
+_CHEAP_BYTES = 1 << 28  # of the model's files, which are copied or opened for each fault
 _MAX_TRIES = 3  # faults planted for each that counts: not all of them change an output
 _DENSE_FEEDS = 24  # further feeds to compare on if a fault was not found
 _CERTAIN_CHANGE = 2e-2  # share of the peak; limits of FP32 are below half of it
@@ -114,8 +115,9 @@ def _summarize(faults: Sequence[FaultRecord], seed: int) -> Sensitivity:
 
 
 def _is_cheap(candidate: Candidate, target: Plantable, eager: EagerReference) -> bool:
-    """Whether eager's work on the largest feed, and the model file, are small."""
-    if not target.PLANTS_BY_DEFAULT or candidate.path.stat().st_size > _CHEAP_BYTES:
+    """Whether eager's work on the largest feed, and the model's files, are small."""
+    size = sum(file.stat().st_size for file in list_model_files(candidate.path))
+    if not target.PLANTS_BY_DEFAULT or size > _CHEAP_BYTES:
         return False
     largest = max((one.feed for one in eager.references), key=lambda feed: feed.elements).arrays
     return not flops_exceed(lambda: eager.model.run(largest), _CHEAP_FLOPS)

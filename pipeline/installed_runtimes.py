@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.events import Tell, ignore_events
-from ..runtimes.installed_runtime import InstalledRuntime
+from ..core.external_runtime import ExternalRuntime
+from ..runtimes.installed_runtime import make_runtime
 from ..runtimes.runtime_environments import provide_environment
 from ..runtimes.runtime_requirement import parse_requirement
 from .recorded_run import load_manifest
@@ -15,7 +16,7 @@ from .recorded_run import load_manifest
 
 def provide_runtimes(
     folder: Path, texts: Sequence[str], cache: Path, on_event: Tell = ignore_events
-) -> tuple[InstalledRuntime, ...]:
+) -> tuple[ExternalRuntime, ...]:
     """Return the runtimes that `--in` names, installed; each opens an artifact of the folder.
 
     Args:
@@ -41,4 +42,4 @@ def provide_runtimes(
             )
     for one in requirements:
         provide_environment(one, cache, on_event)
-    return tuple(InstalledRuntime(requirement=one, cache=cache) for one in requirements)
+    return tuple(make_runtime(one, cache) for one in requirements)

@@ -22,7 +22,9 @@ from .call_options import (
     FileOptions,
     InspectChoice,
     PackChoice,
+    PartsChoice,
     ServedChoice,
+    TokenOptions,
 )
 from .option_spec import Commands, OptionSpec, Panel, ValueKind, option, specs_of, switch
 
@@ -174,6 +176,10 @@ class ConversionOptions:
         "guard",
         "Add a check of the domain to the ONNX graph: it fails on inputs outside of it.",
         Panel.CAPTURE, commands=On.EXPORT)
+    stateful: bool = switch(
+        "stateful",
+        "For OpenVINO, keep a decoder's cache in states of the model, as openvino-genai expects.",
+        Panel.CAPTURE, commands=On.EXPORT | On.OV, partial=True)
     capture_timeout: float = option(
         CAPTURE_TIMEOUT, "capture-timeout",
         "Time limit of torch's symbolic solver for one attempt.",
@@ -210,7 +216,7 @@ class ConversionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgingOptions:
+class JudgingOptions(TokenOptions):
     """How artifacts are judged: these are fields of `Judging`."""
 
     feeds: int | None = option(
@@ -386,7 +392,7 @@ ENGINE_OPTIONS = (  # `field` is the setting of the engine, which its format che
 
 RECORDS = (FileOptions, ArtifactOptions, ConversionOptions, SourceOptions, JudgingOptions,
            AccuracyOptions, CalibrationChoice, LoweringOptions, BenchmarkChoice,
-           PackChoice, InspectChoice, ServedChoice, CallOptions)
+           PackChoice, InspectChoice, ServedChoice, PartsChoice, CallOptions)
 OPTIONS = (*(row for one in RECORDS for row in specs_of(one)), *ENGINE_OPTIONS)
 """The table: every row, in the order of the help within a panel."""
 

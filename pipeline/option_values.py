@@ -48,6 +48,23 @@ def parse_model_args(texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
+def parse_parts(texts: Sequence[str]) -> dict[str, str]:
+    """`unet=unet`, `vae=vae.decode`, as a mapping; no part twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, method = text.partition("=")
+        incomplete = not sign or not name or not method
+        if incomplete or name in found:
+            problem = "is not NAME=METHOD" if incomplete else "is given twice"
+            raise UsageError(
+                f"--part {text!r} {problem}",
+                hint=Hint("for example ", Option("part", "decoder=vae.decode")),
+                option="part",
+            )
+        found[name] = method
+    return found
+
+
 def parse_custom_ops(texts: Sequence[str]) -> dict[str, str]:
     """`ns::op=package.module:fn`, as a mapping; no operator twice."""
     found: dict[str, str] = {}

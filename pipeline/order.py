@@ -98,7 +98,6 @@ class Judging(JudgingOptions):
 
     floor_factor: float | None = None
     min_cosine: float | None = None
-    min_agreement: float | None = None
     by_output: Mapping[str, Limits] = field(default_factory=dict)
     recorded: Tolerance | None = None
     trusts_record: bool = True

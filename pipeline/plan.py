@@ -13,7 +13,7 @@ from ..core.errors import ErrorCode, Hint, MissingError, Option, UsageError, enc
 from ..core.grammar import parse_input
 from ..core.kinds import QUANTIZED, Capture, Precision
 from ..core.manifest import Failure, Pending
-from ..core.target_extensions import FloatEnds, RestLowered
+from ..core.target_extensions import FloatEnds, RestLowered, Stateful
 from .order import Order, Wanted
 
 if TYPE_CHECKING:
@@ -261,7 +261,14 @@ def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
 
 
 def _check_capture(order: Order, steps: Sequence[Step]) -> None:
-    """Raise UsageError if `--patch` or `--custom-op` has no effect."""
+    """Raise UsageError if `--patch`, `--custom-op` or `--stateful` has no effect."""
+    if order.stateful and not any(isinstance(step.target, Stateful) for step in steps):
+        raise UsageError(
+            "--stateful has no effect: no target is OpenVINO",
+            hint=Hint("add ", Option("to", "openvino"), ", or leave it out"),
+            option="stateful",
+            code=ErrorCode.NO_EFFECT,
+        )
     if order.patches and not any(step.captures for step in steps):
         raise UsageError(
             f"--patch {' '.join(order.patches)} has no effect: no target is captured",

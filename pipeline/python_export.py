@@ -56,6 +56,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     external_data: bool = False,
     narrow: bool = False,
     guard: bool = False,
+    stateful: bool = False,
     meta: Mapping[str, object] | ModelMeta | None = None,
     against_pipeline: str | None = None,
     capture_timeout: float = CAPTURE_TIMEOUT,
@@ -100,6 +101,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             neither checkpoint nor code.
         external_data: keep ONNX weights in a file of their own.
         narrow: accept artifacts that hold in a part of the domain, which is then their own.
+        stateful: for OpenVINO, keep a decoder's cache in states, as openvino-genai expects.
         guard: put a check of the domain into an ONNX, so that its runtime fails outside of it.
         meta: class names, preprocessing, tokenizer, licence to put into artifacts: keys as of
             `[models.NAME.meta]`, or a record.
@@ -159,6 +161,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             external_data=external_data,
             narrow=narrow,
             guard=guard,
+            stateful=stateful,
             meta=_read_meta(meta),
             against_pipeline=against_pipeline,
             capture_timeout=capture_timeout,

@@ -106,7 +106,7 @@ def _run_feeds(
 
 
 @contextmanager
-def _restore_globals() -> Iterator[None]:
+def restore_globals() -> Iterator[None]:
     """Undo what the user's code changes of the process: its folder, and settings of torch."""
     import torch
 
@@ -137,7 +137,7 @@ class UserPipeline:
     """
 
     def __init__(self, spec: str, module: torch.nn.Module | None = None) -> None:
-        with _restore_globals():
+        with restore_globals():
             found = import_object(spec, "--against-pipeline")
         if not callable(found):
             raise UsageError(
@@ -195,7 +195,7 @@ class UserPipeline:
         arrays = {name: array.copy() for name, array in feed.arrays.items()}
         takes = ", ".join(f"{name} {_form_text(array)}" for name, array in arrays.items())
         try:
-            with _restore_globals(), self._watch_modules():
+            with restore_globals(), self._watch_modules():
                 if self._takes_names(arrays):
                     found = self._function(**arrays)
                 else:

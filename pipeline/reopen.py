@@ -27,6 +27,7 @@ from .narrow_domain import domain_inputs, narrow_reference
 from .order import Judging, Source
 from .recorded_run import Moved, apply_recorded_judging, check_same, source_from_record
 from .run_progress import Progress
+from .token_reference import plan_tokens
 from .worst_feed import add_found_feed, get_worst_feed
 
 
@@ -67,7 +68,11 @@ class RecordedRun:
     ) -> EagerReference:
         """Load the model and run it on the recorded feeds, or on those that are `wanted`."""
         judging, signature = self.judging, self.manifest.signature
-        return open_reference(self.source, checkpoint, judging, progress, signature, wanted=wanted)
+        eager = open_reference(self.source, checkpoint, judging, progress, signature, wanted=wanted)
+        if wanted is not None:
+            return eager
+        recorded = self.manifest.feeds.tokens if judging.text is None else None
+        return eager.with_tokens(recorded or plan_tokens(eager, judging, progress))
 
     def refer_samples(
         self, artifact: Artifact, eager: EagerReference, progress: Progress

@@ -69,6 +69,8 @@ def _export_command(manifest: Manifest) -> str:
     if manifest.feeds.samples:
         samples = manifest.feeds.samples
         words += ["--samples", samples if is_loader_spec(samples) else _path_from_parent(samples)]
+    if manifest.feeds.tokens is not None and manifest.feeds.tokens.source:
+        words += ["--text", _path_from_parent(manifest.feeds.tokens.source)]
     words += [*_order_options(manifest.order), "--feeds", str(manifest.feeds.count)]
     words += ["--seed", str(manifest.feeds.seed), "-o", EXAMPLE_FOLDER]
     return escape_control(" ".join(quote(word) for word in words))

@@ -15,6 +15,7 @@ from ..core.domain import Domain
 from ..core.errors import ErrorCode, UsageError
 from ..core.events import Noted, Tell
 from ..core.findings import Warned
+from ..core.generation import TokenPlan
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.model_meta import ModelMeta
 from ..core.nested_values import is_loader_spec
@@ -208,7 +209,8 @@ def input_files(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
     root = Path(checkpoint.path)
     root = root if root.is_dir() else root.parent
     yield from (root / file.name for file in checkpoint.files)
-    yield from (path for path in (order.parent, order.source.samples) if path is not None)
+    others = (order.parent, order.source.samples, order.judging.text)
+    yield from (path for path in others if path is not None)
 
 
 def _same_model(one: Checkpoint, other: Checkpoint) -> bool:
@@ -261,6 +263,7 @@ def begin_record(
         feeds=replace(
             eager.feeds,
             samples=eager.feeds.samples and relative_to(eager.feeds.samples, folder),
+            tokens=_place_text(eager.feeds.tokens, folder),
         ),
         environment=describe_environment(),
         fingerprint=eager.fingerprint,
@@ -269,6 +272,13 @@ def begin_record(
         pipeline=eager.pipeline if eager.has_source or known is None else known.pipeline,
     )
     return continue_manifest(order, folder, fresh, known, tell)
+
+
+def _place_text(plan: TokenPlan | None, folder: OutputFolder) -> TokenPlan | None:
+    """Return the plan with the path of the text relative to the folder."""
+    if plan is None or not plan.source:
+        return plan
+    return replace(plan, source=relative_to(plan.source, folder))
 
 
 def continue_manifest(

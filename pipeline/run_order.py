@@ -17,7 +17,7 @@ from ..core.manifest import Manifest
 from ..core.model_meta import ModelMeta
 from ..core.process import relax_gc
 from ..core.records import REJECTED_FOLDER, Artifact, sha256_of
-from ..core.target_extensions import SettingsChecked
+from ..core.target_extensions import SettingsChecked, Stateful
 from .branch_coverage import update_branches
 from .build_step import build_above_one, build_step
 from .cache.result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore
@@ -59,6 +59,7 @@ from .run_context import (
 )
 from .run_progress import Progress
 from .stated_inputs import check_input_specs, load_functions
+from .token_reference import plan_tokens
 
 
 def run(
@@ -88,6 +89,7 @@ def run(
         eager = open_reference(order.source, checkpoint, order.judging, progress, order.signature)
         check_preloaded()  # a model may also change them while it runs
         order, eager = _check_by_model(order, plan, eager, progress)
+        eager = eager.with_tokens(plan_tokens(eager, order.judging, progress))
         note_other_meta(known, order, {step.name for step in plan}, progress)
         manifest = begin_record(order, folder, eager, known, tell)
         manifest = update_branches(manifest, eager, order.judging.accept, progress)
@@ -137,6 +139,8 @@ def _check_by_model(
     for step in plan:
         if isinstance(step.target, SettingsChecked):
             step.target.check_settings(eager.signature, order.settings)
+        if order.stateful and isinstance(step.target, Stateful):
+            step.target.check_states(eager.signature)
     if eager.model.reference is not None:
         progress.note(
             f"the reference is {eager.model.reference}; to compare with eager: "

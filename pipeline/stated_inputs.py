@@ -8,11 +8,14 @@ from dataclasses import replace
 from typing import Protocol
 
 from ..checkpoints.factory import import_object
-from ..core.contract import Feed
+from ..checkpoints.loaded_module import LoadedModule, merge_known_inputs
+from ..checkpoints.sample_inputs import infer_specs
+from ..core.contract import Array, Feed
 from ..core.dims import bisect_boundary
-from ..core.errors import ErrorCode, UsageError, unknown_name_error
+from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ..core.grammar import check_typos, parse_input
-from ..core.signature import FLOATS, InputSpec, Signature
+from ..core.signature import FLOATS, InputSpec, Signature, merge_inputs
+from ..validators.feeds import find_unranged
 from .order import Source
 
 
@@ -156,3 +159,54 @@ def load_functions(custom_ops: Mapping[str, str]) -> dict[str, Callable[..., obj
             )
         functions[name] = found
     return functions
+
+
+def settle_signature(
+    source: Source, loaded: LoadedModule, samples: Mapping[str, Array] | None
+) -> Signature:
+    """Return the inputs that the user states, with what samples or the checkpoint know of them.
+
+    Raises:
+        UsageError: nothing says what the inputs are, or two statements contradict each other.
+    """
+    patterns = [parse_input(text) for text in source.inputs]
+    known = merge_known_inputs(loaded, patterns) if samples is None else infer_specs(samples)
+    if not source.inputs and not known:
+        name = next(iter(loaded.parameters), "x")
+        raise UsageError(
+            f"the inputs of {source.name} are unknown",
+            hint=Hint(
+                "give ",
+                Option("input", f'"{name}:float32[batch=1..8,3,224,224]"'),
+                " or ",
+                Option("samples", "SAMPLE"),
+            ),
+            option="input",
+            code=ErrorCode.INPUTS_UNKNOWN,
+        )
+    written = [dim for one in patterns for dim in one.dims or () if dim is not None]
+    named = (dim.name or "" for spec in known.values() for dim in spec.dims if dim.name)
+    check_typos(written, named)
+    return merge_inputs(patterns, known)
+
+
+def warn_of_values(signature: Signature, samples: Mapping[str, Array] | None) -> tuple[str, ...]:
+    """Warn about integer inputs whose values are unknown, fixed, or known only from a sample."""
+    unknown = find_unranged(signature, samples)
+    sampled = [name for name in find_unranged(signature, None) if name not in unknown]
+    return (
+        *(
+            f"{name} is verified on 0 and 1 only: state its range, as in --input '{name}{{0..999}}'"
+            for name in unknown
+        ),
+        *(
+            f"{name} is verified on values as in the sample only: state more, as --input "
+            f"'{name}{{0..999}}'"
+            for name in sampled
+        ),
+        *(
+            f"{spec.name} is verified at 1 value only: state more, as --input '{spec.name}{{0..9}}'"
+            for spec in signature.inputs
+            if spec.name == "position_ids" and spec.values and spec.values.low == spec.values.high
+        ),
+    )

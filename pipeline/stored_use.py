@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..core.errors import join_some
+from ..core.findings import StoredComparison
 from ..core.kinds import SkippedCheck
 from ..core.records import FileRecord
-from ..core.verdict import StoredComparison
 from .reference_file import ReferenceIndex
 
 _MAX_NAMED = 3  # feeds to name in a note

@@ -17,6 +17,7 @@ from ..core.external_runtime import (
     ExternalReport,
     ExternalRuntime,
     ExternalVerdict,
+    GeneratingRuntime,
     RuntimeDrift,
     RuntimeFamily,
     keep_latest,
@@ -26,6 +27,7 @@ from ..core.records import Artifact
 from ..core.signature import Signature
 from ..core.verdict import State
 from .external_rules import judge_external
+from .generated_tokens import judge_generated
 from .judge_case import JudgeRequest
 from .measure_drift import measure_drift
 from .order import Judging
@@ -152,7 +154,10 @@ def _judge_there(
             with requests.progress.step(title, log=f"{artifact.name}-external"):
                 versions = runtime.prepare(requests.candidate_of(artifact).path, artifact)
             request = _request(runtime, artifact, requests)
-            verdict = judge_external(runtime, artifact, request)
+            if isinstance(runtime, GeneratingRuntime):
+                verdict = judge_generated(runtime, artifact, request)
+            else:
+                verdict = judge_external(runtime, artifact, request)
             if changed := describe_changed_file(artifact, requests.run.folder):
                 verdict = unrun_judgment(artifact, State.FAILED, changed).verdict
         except RunnerError as error:

@@ -48,6 +48,7 @@ from .reply_evidence import Evidence, JudgedEvidence, beyond_feeds, reply_to
 from .restrict_values import restrict_inputs, restrict_values
 from .rounding_ties import apply_second_looks, mark_undecided_replies
 from .suppression_choices import settle_suppression
+from .token_judge import check_tokens
 from .worst_feed import find_worst_feed
 
 Rule: TypeAlias = Callable[[JudgeRequest, JudgedEvidence], JudgedEvidence | Ruling]
@@ -380,6 +381,7 @@ ARTIFACT_RULES: tuple[Rule, ...] = (
     check_frozen,
     check_rewritten,
     check_trace,
+    check_tokens,
     plant_faults,
     check_accuracy,
     _note_stored,

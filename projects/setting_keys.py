@@ -35,6 +35,9 @@ LIMIT_KEYS = {
             help="Maximum multiple of the noise floor, for fp32."),
         _limit(name="min-cosine", least=-1, most=1, help="Minimum cosine similarity."),
         _limit(name="min-agreement", least=0, most=1, help="Minimum share of equal predictions."),
+        _limit(name="max-kl", least=0, help="Maximum mean KL divergence of tokens, in nats."),
+        _limit(name="max-ppl-increase", least=0,
+            help="Maximum increase of perplexity, as a share of eager's."),
     )
 }  # fmt: skip
 GATE_KEYS = {

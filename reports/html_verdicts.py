@@ -31,6 +31,7 @@ from .text_format import (
     ratio,
     seconds_text,
 )
+from .token_rows import TOKEN_HEAD, describe_text, token_cells, token_figures
 
 SIGNS = {
     Outcome.PASSED: "✓",
@@ -167,6 +168,11 @@ def _reason_card(row: ResultRow, index: int) -> Markup:
     if row.cases:
         summary = f"Measures on {count_text(len(row.cases), 'feed')}"
         body.append(details_tag(summary, _measure_table(row)))
+    if row.verdict is not None and row.verdict.tokens is not None:
+        tokens, title = row.verdict.tokens, f"Tokens of {row.name}"
+        facts = tag("p", "; ".join((describe_text(tokens), *token_figures(tokens))), class_="quiet")
+        table = table_tag(title, *TOKEN_HEAD, rows=token_cells(tokens))
+        body.append(details_tag("Tokens", [facts, table]))
     if row.verdict is not None and row.verdict.channels:
         body.append(details_tag("Worst channels", _channel_table(row.verdict)))
     return tag("article", head, body, class_="card", id=f"row-{index}")
@@ -195,7 +201,10 @@ def _limits_text(tolerance: Tolerance) -> str:
         if tolerance.floor_factor is None
         else f"{tolerance.floor_factor:g} times eager's own error ({table} without float64)"
     ]
-    named = {"cosine": tolerance.min_cosine, "agreement": tolerance.min_agreement}
+    named = {
+        "cosine": tolerance.min_cosine, "agreement": tolerance.min_agreement,
+        "KL": tolerance.max_kl, "perplexity +": tolerance.max_ppl_increase,
+    }  # fmt: skip
     parts += [f"{name} {value:g}" for name, value in named.items() if value is not None]
     if tolerance.by_output:
         parts.append(f"other limits for {', '.join(tolerance.by_output)}")

@@ -28,6 +28,7 @@ from .text_format import (
     one_line,
     percent_text,
 )
+from .token_rows import TOKEN_HEAD, describe_text, token_cells, token_figures
 
 REPORT_MARK = "<!-- modelc report -->"
 OUTCOME_MARKS = {
@@ -65,6 +66,7 @@ def _report_blocks(manifest: Manifest, commands: Sequence[ReplayCommand]) -> lis
         MarkdownBlock(
             "precision", fold_lines("Compute dtypes and latency", _precision_table(rows))
         ),
+        MarkdownBlock("tokens", fold_lines("Tokens", _token_tables(rows))),
         MarkdownBlock("feeds", fold_lines("Feeds", _feed_table(manifest))),
         MarkdownBlock("commands", fold_lines("Commands", command_lines)),
         MarkdownBlock(
@@ -151,6 +153,17 @@ def _accuracy_table(rows: Iterable[ResultRow]) -> list[str]:
     return markdown_table(
         ("artifact", "metric", ">eager", ">artifact", ">drop", ">samples", "gate"), cells
     )
+
+
+def _token_tables(rows: Iterable[ResultRow]) -> list[str]:
+    lines = []
+    for row in rows:
+        found = None if row.verdict is None else row.verdict.tokens
+        if found is not None:
+            facts = as_prose("; ".join((describe_text(found), *token_figures(found))))
+            cells = (tuple(map(as_prose, one)) for one in token_cells(found))
+            lines += [f"{code_span(row.name)}: {facts}", "", *markdown_table(TOKEN_HEAD, cells)]
+    return lines
 
 
 def _precision_table(rows: Iterable[ResultRow]) -> list[str]:

@@ -35,6 +35,8 @@ def main() -> None:
             elif "open" in request:
                 model = OPENERS[request["runtime"]](request["open"], request)
                 answer = {"inputs": model.inputs}
+            elif "prompt" in request:
+                answer = {"tokens": model.generate(request["prompt"], request["count"])}
             else:
                 answer = {"outputs": run_feed(model, folder, request)}
         except Exception as error:  # noqa: BLE001 - a runtime raises anything
@@ -250,7 +252,64 @@ def iter_tensors(value: Any) -> Iterator[Any]:
             yield from iter_tensors(one)
 
 
-OPENERS = {"onnxruntime": OnnxRuntime, "openvino": OpenVino, "torch": Torch}
+class OnnxRuntimeGenai:
+    """A folder with `genai_config.json`, whose tokens are chosen by the largest logit."""
+
+    inputs: tuple[str, ...] = ()
+
+    def __init__(self, path: str, request: dict[str, Any]) -> None:  # noqa: ARG002 - as the others
+        import onnxruntime_genai
+
+        self._library, self._model = onnxruntime_genai, onnxruntime_genai.Model(path)
+
+    def generate(self, prompt: list[int], count: int) -> list[int]:
+        """Return the tokens that follow the prompt, up to an end token."""
+        import numpy as np
+
+        settings = self._library.GeneratorParams(self._model)
+        settings.set_search_options(max_length=len(prompt) + count, do_sample=False)
+        generator = self._library.Generator(self._model, settings)
+        generator.append_tokens(np.array([prompt], np.int32))
+        found: list[int] = []
+        while len(found) < count and not generator.is_done():
+            generator.generate_next_token()
+            found.append(int(generator.get_next_tokens()[0]))
+        return found
+
+
+class OpenVinoGenai:
+    """A folder with `openvino_model.xml`, computed in float32 as modelc judges it."""
+
+    inputs: tuple[str, ...] = ()
+
+    def __init__(self, path: str, request: dict[str, Any]) -> None:
+        import openvino_genai
+
+        config = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
+        if request.get("threads"):
+            config["INFERENCE_NUM_THREADS"] = str(request["threads"])
+        self._library, self._end = openvino_genai, request["end"]
+        self._model = openvino_genai.LLMPipeline(path, "CPU", **config)
+
+    def generate(self, prompt: list[int], count: int) -> list[int]:
+        """Return the tokens that follow the prompt."""
+        import numpy as np
+        import openvino
+
+        config = self._library.GenerationConfig()
+        config.max_new_tokens, config.do_sample = count, False
+        config.eos_token_id, config.stop_token_ids = self._end, {self._end}
+        found = self._model.generate(openvino.Tensor(np.array([prompt], np.int64)), config)
+        return [int(token) for token in found.tokens[0]]
+
+
+OPENERS = {
+    "onnxruntime": OnnxRuntime,
+    "onnxruntime_genai": OnnxRuntimeGenai,
+    "openvino": OpenVino,
+    "openvino_genai": OpenVinoGenai,
+    "torch": Torch,
+}
 _ANNOUNCEMENTS = ("Exception from ", "Check '")  # lines of OpenVINO that locate its source
 
 

@@ -39,7 +39,7 @@ class EnvironmentRunner(RunnerBase):
         command = (str(interpreter), "-I", str(CHILD_SCRIPT), str(self._place))
         self._process = Conversation(command, log=OutputLog(echo=True))  # to the log of the step
         try:
-            answer = self._ask(request)
+            answer = self.ask(request)
             self.inputs = tuple(_texts(answer.get("inputs")))
         except BaseException:
             self.close()
@@ -58,7 +58,7 @@ class EnvironmentRunner(RunnerBase):
         for place, name in enumerate(names):
             path = self._place / f"in-{self._number}-{place}.npy"
             np.save(path, feed[name], allow_pickle=False)
-        answer = self._ask({"run": self._number, "inputs": names})
+        answer = self.ask({"run": self._number, "inputs": names})
         found = _texts(answer.get("outputs"))
         files = [self._place / f"out-{self._number}-{place}.npy" for place in range(len(found))]
         try:
@@ -74,7 +74,7 @@ class EnvironmentRunner(RunnerBase):
         self._process.close()
         self._folder.cleanup()
 
-    def _ask(self, request: Mapping[str, object]) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
         """Send a request and return the answer.
 
         Raises:

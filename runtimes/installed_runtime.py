@@ -19,6 +19,8 @@ from ..core.process import thread_limit
 from ..core.records import Artifact
 from ..core.signature import Signature
 from .environment_runner import EnvironmentRunner
+from .generation_files import OPENVINO_GENAI
+from .generation_runtime import GenerationRuntime
 from .outside_programs import PRECISION_REASONS
 from .runtime_environments import find_environment, provide_environment
 from .runtime_requirement import RuntimeRequirement, parse_requirement
@@ -44,6 +46,8 @@ class InstalledRuntime:
         opens = self.requirement.definition.targets
         if artifact.target not in opens:
             return f"{self.requirement.package} opens {' and '.join(opens)}, not {artifact.target}"
+        if artifact.is_stateful:
+            return f"its cache is in states: use {OPENVINO_GENAI}"
         runs = artifact.precision is not Precision.BF16 or not _is_onnx(artifact)
         return "" if runs else PRECISION_REASONS[Precision.BF16]
 
@@ -94,9 +98,17 @@ def _onnx_facts(path: Path, artifact: Artifact) -> Mapping[str, bool]:
     return {"float8": has_float8(graph), "half_io": has_half_io(graph)}
 
 
+def make_runtime(
+    requirement: RuntimeRequirement, cache: Path
+) -> InstalledRuntime | GenerationRuntime:
+    """Return the runtime of a requirement, whose environment is in the cache or will be."""
+    kind = GenerationRuntime if requirement.definition.generates else InstalledRuntime
+    return kind(requirement=requirement, cache=cache)
+
+
 def install_runtime(
     text: str, cache: Path | str, on_event: Tell = ignore_events
-) -> InstalledRuntime:
+) -> InstalledRuntime | GenerationRuntime:
     """Install a release of a runtime, unless the cache has it.
 
     Args:
@@ -110,4 +122,4 @@ def install_runtime(
     """
     requirement, cache = parse_requirement(text), Path(cache)
     provide_environment(requirement, cache, on_event)
-    return InstalledRuntime(requirement=requirement, cache=cache)
+    return make_runtime(requirement, cache)

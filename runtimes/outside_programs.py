@@ -73,6 +73,8 @@ class ProgramRuntime:
             return f"programs in C++ are built on Linux, not on {sys.platform}"
         if _PROGRAM_OF.get(artifact.target) != self.program:
             return f"{self.name} does not run {artifact.target}"
+        if artifact.is_stateful:
+            return "its cache is in states"
         return PRECISION_REASONS.get(artifact.precision, "") if self.program == "onnx" else ""
 
     def prepare(self, path: Path, artifact: Artifact) -> Versions:  # noqa: ARG002 - one program for all

@@ -7,23 +7,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
+from .generation_files import ONNXRUNTIME_GENAI, OPENVINO_GENAI
 
 _PYTHON = re.compile(r"\s*,\s*python\s*={1,2}\s*(?P<version>[0-9]{1,2}\.[0-9]{1,3})\s*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAX_LENGTH = 200  # characters
-_EXAMPLES = {"onnxruntime": "1.22.0", "onnxruntime-gpu": "1.22.0", "openvino": "2025.3.0"}
+_EXAMPLES = {
+    "onnxruntime": "1.22.0", "onnxruntime-gpu": "1.22.0", "openvino": "2025.3.0",
+    ONNXRUNTIME_GENAI: "0.18.0", OPENVINO_GENAI: "2026.4.1.0",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownRuntime:
     """A package that runs artifacts: the module to import, and the formats that it opens.
 
-    `old_numpy` is the first release that runs with numpy 2; its metadata does not say so.
+    `old_numpy` is the first release that runs with numpy 2; its metadata does not say so. One that
+    `generates` takes prompts and gives tokens.
     """
 
     module: str
     targets: tuple[str, ...]
     old_numpy: str = ""
+    generates: bool = False
 
 
 _ONNX = KnownRuntime(module="onnxruntime", targets=("onnx", "tensorrt-onnx"), old_numpy="1.19")
@@ -31,6 +37,8 @@ KNOWN_RUNTIMES: Mapping[str, KnownRuntime] = {
     "onnxruntime": _ONNX,
     "onnxruntime-gpu": _ONNX,
     "openvino": KnownRuntime(module="openvino", targets=("openvino",), old_numpy="2024.5"),
+    ONNXRUNTIME_GENAI: KnownRuntime(module="onnxruntime_genai", targets=("onnx",), generates=True),
+    OPENVINO_GENAI: KnownRuntime(module="openvino_genai", targets=("openvino",), generates=True),
     "torch": KnownRuntime(module="torch", targets=("torchscript", "pt2"), old_numpy="2.3"),
 }
 _ON_THEIR_HOST = ("tensorrt", "tensorrt-rtx", "torch-tensorrt", "onnxruntime-trt")

@@ -81,7 +81,7 @@ def pack_models(
     picked: list[PickedArtifact] = []
     left_out: list[OmittedArtifact] = []
     for source in request.folders:
-        found = pick_artifacts(source, request.choice, request.kind.targets)
+        found = pick_artifacts(source, request.choice, request.kind.targets, request.kind.decline)
         picked += found.picked
         left_out += found.left_out
     if not picked:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TypeAlias
 
 from .. import __version__
 from ..calibration.labels import read_classes
@@ -19,6 +20,7 @@ from ..core.records import Artifact, sha256_of
 from ..core.signature import Signature
 from ..core.untrusted_files import read_npz
 from ..core.verdict import Verdict
+from ..pipeline.hub_source import find_recorded_checkpoint
 from ..pipeline.manifest_file import MANIFEST_FILE
 from ..pipeline.provenance.artifact_checks import describe_change
 from ..pipeline.recorded_run import load_manifest
@@ -35,15 +37,17 @@ from .repository_records import (
 from .version_folders import describe_name_fault
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+Decline: TypeAlias = Callable[[Artifact, Signature], tuple[str, str]]
 _LEFT_OUT_ROLES = ("debug", "samples", "references")  # of files that no runtime opens
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFolder:
-    """An output folder, and the name that clients use for its model."""
+    """An output folder, the name that clients use for its model, and its checkpoint if moved."""
 
     name: str
     folder: Path
+    checkpoint: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +70,7 @@ class PickedArtifact:
     @property
     def signature(self) -> Signature:
         """The inputs of the verdict's domain, and the outputs."""
-        domain = self.artifact.domain
-        own = self.manifest.signature
-        return own if domain is None else Signature(inputs=domain.inputs, outputs=own.outputs)
+        return _signature_of(self.artifact, self.manifest)
 
     @property
     def request(self) -> DescribeRequest:
@@ -90,7 +92,7 @@ class PickedArtifacts:
 
 
 def pick_artifacts(
-    source: ModelFolder, choice: ArtifactChoice, targets: Sequence[str]
+    source: ModelFolder, choice: ArtifactChoice, targets: Sequence[str], decline: Decline
 ) -> PickedArtifacts:
     """Pick the artifacts of a folder that passed, or are allowed, and that the server can load.
 
@@ -98,6 +100,7 @@ def pick_artifacts(
         source: the output folder with its name.
         choice: what the user chose.
         targets: the targets that the kind of repository serves.
+        decline: why it cannot serve an artifact of these, and what to do.
 
     Raises:
         UsageError: there is no manifest, or a file was changed.
@@ -105,13 +108,18 @@ def pick_artifacts(
     manifest = load_manifest(source.folder)
     picked: list[PickedArtifact] = []
     left_out: list[OmittedArtifact] = []
-    for artifact in manifest.artifacts:
+    # of those that are left out, the ones that another export would change come first
+    for artifact in sorted(manifest.artifacts, key=lambda one: one.target not in targets):
         if choice.only and not any(_matches(artifact, one) for one in choice.only):
             continue
         allowed = artifact.name in choice.allow or artifact.step in choice.allow
         verdict = manifest.verdict_of(artifact.name)
         passed = verdict is not None and verdict.passed and not artifact.rejected
         why = _describe_left_out(artifact, choice, targets, passed=passed or allowed)
+        if why is None and (reason := decline(artifact, _signature_of(artifact, manifest)))[0]:
+            why = OmittedArtifact(
+                model="", artifact=artifact.name, reason=reason[0], hint=reason[1]
+            )
         if why is not None:
             left_out.append(replace(why, model=source.name))
         else:
@@ -129,6 +137,11 @@ def pick_artifacts(
             )
         )
     return PickedArtifacts(picked=tuple(picked), left_out=tuple(left_out))
+
+
+def _signature_of(artifact: Artifact, manifest: Manifest) -> Signature:
+    domain, own = artifact.domain, manifest.signature
+    return own if domain is None else Signature(inputs=domain.inputs, outputs=own.outputs)
 
 
 def _describe_left_out(
@@ -234,6 +247,12 @@ def make_served_model(picked: PickedArtifact, name: str, interface: ModelInterfa
         files=files,
         record=record,
         feed=_typical_feed(picked),
+        signature=picked.signature,
+        checkpoint=picked.source.checkpoint
+        or find_recorded_checkpoint(manifest.checkpoint, folder),
+        config_digest=next(
+            (one.sha256 for one in manifest.checkpoint.files if one.name == "config.json"), ""
+        ),
     )
 
 

@@ -8,8 +8,21 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ..core.errors import ErrorCode, UsageError, unknown_name_error
-from . import kserve_service, mlflow_model, openvino_server, triton_repository
+from ..runtimes.generation_files import (
+    GENAI_CONFIG,
+    ONNXRUNTIME_GENAI,
+    OPENVINO_GENAI,
+    OPENVINO_MODEL,
+)
+from . import (
+    generation_repository,
+    kserve_service,
+    mlflow_model,
+    openvino_server,
+    triton_repository,
+)
 from .ensembles import EnsembleModel
+from .pick_artifacts import Decline
 from .repository_reader import RepositoryReader
 from .repository_records import ModelInterface, ServedModel, ServingOptions
 from .triton_check import check_triton
@@ -48,6 +61,7 @@ class RepositoryKind:
             has them in its own configuration.
         root_files: the files of the repository itself.
         has_ensembles: whether the server runs ensembles.
+        decline: why an artifact cannot be served, and what to do; empty texts if it can.
         claims: whether a folder is such a repository.
         check: checks one, and returns the names of its models.
     """
@@ -68,6 +82,7 @@ class RepositoryKind:
         Callable[[EnsembleModel, Sequence[ServedModel]], Iterable[PlannedFile]] | None
     ) = None
     has_ensembles: bool = True
+    decline: Decline = generation_repository.decline_states
 
 
 def _prepare_triton(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
@@ -189,8 +204,30 @@ MLFLOW = RepositoryKind(
     check=mlflow_model.check_mlflow,
     has_ensembles=False,
 )
-KINDS = (TRITON, OVMS, KSERVE, MLFLOW)
-_BY_CONTENT = (KSERVE, OVMS, TRITON, MLFLOW)  # the most specific first
+ORT_GENAI = replace(
+    MLFLOW,
+    name=ONNXRUNTIME_GENAI,
+    summary="onnxruntime-genai: genai_config.json and the tokenizer of a decoder",
+    targets=generation_repository.ONNX_TARGETS,
+    prepare=generation_repository.prepare_onnx,
+    version_files=generation_repository.plan_onnx_files,
+    claims=lambda folder: any(folder.glob(f"*/*/{GENAI_CONFIG}")),
+    check=generation_repository.check_onnx,
+    decline=generation_repository.decline_onnx,
+)
+OV_GENAI = replace(
+    ORT_GENAI,
+    name=OPENVINO_GENAI,
+    summary="openvino-genai: a decoder with states, and its tokenizer",
+    targets=generation_repository.OPENVINO_TARGETS,
+    prepare=generation_repository.prepare_openvino,
+    version_files=generation_repository.plan_openvino_files,
+    claims=lambda folder: any(folder.glob(f"*/*/{OPENVINO_MODEL}")),
+    check=generation_repository.check_openvino,
+    decline=generation_repository.decline_openvino,
+)
+KINDS = (TRITON, OVMS, KSERVE, MLFLOW, ORT_GENAI, OV_GENAI)
+_BY_CONTENT = (KSERVE, OVMS, TRITON, ORT_GENAI, OV_GENAI, MLFLOW)  # the most specific first
 
 
 def kind_named(name: str) -> RepositoryKind:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ..core.contract import Array
 from ..core.records import FileRecord
+from ..core.signature import Signature
+from .version_folders import PlannedFile
 
 VERSION_FILE = "modelc.json"  # beside the model file of each version
 ENSEMBLE_FILE = "ensemble.json"  # in the version folder of an ensemble of Triton
@@ -101,7 +103,10 @@ class ServedModel:
     """An artifact on its way into a repository, under the name that clients use.
 
     `folder` holds `files`, of which the first is the model. `feed` is a recorded feed at the
-    typical sizes. `twins` are further engines of the same model for other GPUs.
+    typical sizes. `signature` is that of the verdict's domain, `checkpoint` the place of the
+    checkpoint if it is on this disk, `config_digest` that of its `config.json`. `beside` are files
+    that its runtime reads beside the model. `twins` are further engines of the same model for other
+    GPUs.
     """
 
     name: str
@@ -109,6 +114,10 @@ class ServedModel:
     files: tuple[FileRecord, ...]
     record: PackedVersion
     feed: dict[str, Array] = field(default_factory=dict, compare=False)
+    signature: Signature = field(default_factory=lambda: Signature(inputs=()))
+    checkpoint: Path | None = None
+    config_digest: str = ""
+    beside: tuple[PlannedFile, ...] = field(default=(), compare=False)
     twins: tuple[ServedModel, ...] = ()
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.errors import join_some
+from ..core.generation import LOGITS
 from ..core.kinds import ReasonCode
 from ..core.verdict import (
     ChannelVerdict,
@@ -21,6 +22,7 @@ from ..core.verdict import (
 from .channel_metrics import CHANNEL_MARGIN
 from .eager_noise import COMPARABLE
 from .output_pairs import MISSING, VALUES
+from .token_metrics import find_token_reasons
 from .tolerance import OutputScale
 
 _MARGIN_LIMIT = 400.0  # dB
@@ -84,6 +86,7 @@ def apply_tolerance(
             for code, name, text in (*channels, *groups, *agreement)
             if text
         ),
+        *_judge_tokens(measured, tolerance),
     )
     if not outputs and not reasons:
         reasons = (Reason(code=ReasonCode.NOT_MEASURED, text="nothing was measured"),)
@@ -96,6 +99,12 @@ def apply_tolerance(
     )
     verdict.check_explained()
     return verdict
+
+
+def _judge_tokens(measured: Verdict, tolerance: Tolerance) -> tuple[Reason, ...]:
+    if measured.tokens is None:
+        return ()
+    return find_token_reasons(measured.tokens, tolerance.of(LOGITS))
 
 
 def find_gross_outputs(verdict: Verdict) -> Iterator[OutputVerdict]:

@@ -25,6 +25,7 @@ _ROUNDED = 1e-6  # of an element: eight units in the last place, which a differe
 _TINY = 1e-30  # some runtimes flush denormals to zero
 _MATRIX = 2
 _GLANCE = 6  # rows to sample to find out whether two weights of one size are related
+_PORTION = 1 << 24  # elements that are copied at once
 _ROW = 8  # elements; in a row this long, one or two altered elements do not move the median
 
 # Takes a test; returns whether any tensor that eager computes passes it.
@@ -106,7 +107,12 @@ class _WeightIndex:
 def _array_digest(array: Array) -> bytes:
     import numpy as np
 
-    return hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data, digest_size=16).digest()
+    rows = np.atleast_1d(array)
+    step = max(_PORTION // max(rows[:1].size, 1), 1)
+    digest = hashlib.blake2b(digest_size=16)
+    for first in range(0, len(rows), step):  # a transposed weight is not copied as a whole
+        digest.update(np.ascontiguousarray(rows[first : first + step]).view(np.uint8).data)
+    return digest.digest()
 
 
 def _describe_altered(

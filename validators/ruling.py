@@ -11,7 +11,14 @@ from functools import cached_property
 from typing import Self
 
 from ..core.domain import Domain
-from ..core.findings import Accuracy, ReferenceRuntime, Sensitivity, WorstFeed
+from ..core.findings import (
+    Accuracy,
+    ReferenceRuntime,
+    Sensitivity,
+    StoredComparison,
+    WorstFeed,
+)
+from ..core.generation import TokenReport
 from ..core.kinds import ReasonCode
 from ..core.records import Latency
 from ..core.verdict import (
@@ -19,14 +26,13 @@ from ..core.verdict import (
     OutputVerdict,
     Reason,
     State,
-    StoredComparison,
     Verdict,
 )
 
 # Fields of a verdict that a ruling sets directly.
 _FIELDS = (
     "restricted_values", "by_default", "sensitivity", "worst", "seconds", "domain", "stored",
-    "host", "reference",
+    "host", "reference", "tokens",
 )  # fmt: skip
 
 
@@ -58,6 +64,7 @@ class Ruling:
     stored: StoredComparison | None = None
     host: dict[str, str] | None = None
     reference: ReferenceRuntime | None = None
+    tokens: TokenReport | None = None
     accuracy: Accuracy | None = None
     latency: Latency | None = None
 

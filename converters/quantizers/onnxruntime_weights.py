@@ -7,15 +7,17 @@ GPTQ keep as much as rounding to nearest (15.2 and 15.3 dB), and k-quant less (1
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...capture.framework_errors import call_framework
 from ...core.contract import Array, Quantized, QuantizeJob
 from ...core.errors import ConversionError
 from ...core.kinds import Precision
 from ..installed_packages import package_versions
 from ..onnx_blocks import BITS, BLOCK_PRODUCT, BlockWeights
-from ..onnx_topology import sort_nodes
+from ..onnx_files import read_values
+from ..onnx_topology import load_model, sort_nodes
+from ..onnx_weight_file import OnnxWeightFile, write_weights
 from .qdq_biases import drop_unread
 from .quantization_checks import NothingQuantizedError
 from .quantizer_workspace import call_quietly, create_workspace
@@ -31,6 +33,7 @@ GROUPS = {Precision.INT4: 32, Precision.INT8_WEIGHTS: 128}
 _OPSET = 13
 _MICROSOFT = "com.microsoft"
 _MATRIX, _BIASED = 2, 3  # number of dims; number of inputs of a Gemm with a bias
+_PORTION = 1 << 24  # weights that are quantized at once
 _ROUNDED = 1.001  # times the radius of rounding: and the roundoff of float32
 
 
@@ -43,30 +46,21 @@ def quantize_weights(job: QuantizeJob) -> Quantized:
     Raises:
         ConversionError: no product can be quantized, or ONNX Runtime rounded one wrongly.
     """
-    import onnx
-
-    place = create_workspace(job, opset=_OPSET)
-    model, bits = place.load(), BITS[job.precision]
-    size = job.group_size or GROUPS[job.precision]
-    rewriter = _BlockRewriter(model, bits, size)
-    for node in list(rewriter.products()):
-        if node.name not in job.keep:
-            rewriter.quantize(node)
-    if not rewriter.count:
-        raise NothingQuantizedError(
-            f"no matrix product has float32 weights with {size // 2} rows or more",
-            kept=bool(job.keep),
-        )
-    drop_unread(model)
-    sort_nodes(model.graph)
-    path, data = job.folder / "model.onnx", "model.onnx.data"
-    call_framework(
-        "the ONNX writer",
-        lambda: onnx.save(
-            model, str(path), save_as_external_data=place.external,
-            location=data if place.external else None,
-        ),
-    )  # fmt: skip
+    place = create_workspace(job, opset=_OPSET, link=True)
+    model, bits = load_model(place.model), BITS[job.precision]
+    size, path = job.group_size or GROUPS[job.precision], job.folder / "model.onnx"
+    with write_weights(model, path, place.model, external=place.external) as weights:
+        rewriter = _BlockRewriter((model, place.model), weights, bits, size)
+        for node in list(rewriter.products()):
+            if node.name not in job.keep:
+                rewriter.quantize(node)
+        if not rewriter.count:
+            raise NothingQuantizedError(
+                f"no matrix product has float32 weights with {size // 2} rows or more",
+                kept=bool(job.keep),
+            )
+        drop_unread(model)
+        sort_nodes(model.graph)
     place.clear()
     return Quantized(
         path=path,
@@ -86,10 +80,14 @@ def quantize_weights(job: QuantizeJob) -> Quantized:
 class _BlockRewriter:
     """Replaces products of a model in place, each weight quantized once."""
 
-    def __init__(self, model: onnx.ModelProto, bits: int, size: int) -> None:
-        self._model, self._graph = model, model.graph
+    def __init__(
+        self, source: tuple[onnx.ModelProto, Path], weights: OnnxWeightFile, bits: int, size: int
+    ) -> None:
+        """Prepare to rewrite a model, read from a file; `weights` is the result's."""
+        self._model, self._path = source
+        self._graph, self._weights = self._model.graph, weights
         self._bits, self._size = bits, size
-        self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._constants = {tensor.name: tensor for tensor in self._graph.initializer}
         self._stored: dict[tuple[str, bool], tuple[list[str], int, int]] = {}
         self._left: list[str] = []
         self.count = 0
@@ -136,24 +134,21 @@ class _BlockRewriter:
 
     def _store(self, name: str, *, turned: bool) -> tuple[list[str], int, int] | None:
         """Add the blocks of a weight to the model; None if it stays in floating point."""
-        import numpy as np
-        from onnx import numpy_helper
-
         key = name, turned
         if key in self._stored:
             return self._stored[key]
         tensor = self._constants[name]
         if len(tensor.dims) != _MATRIX or tensor.data_type != tensor.FLOAT:
             return None
-        array = numpy_helper.to_array(tensor)
-        array = np.ascontiguousarray(array.T if turned else array)
-        if array.shape[0] < self._size // 2 or not np.isfinite(array).all():
+        array = read_values(tensor, self._path)
+        array = array.T if turned else array
+        if array.shape[0] < self._size // 2 or not _is_finite(array):
             return None
         blocks = quantize_blocks(array, bits=self._bits, size=self._size, name=name)
         stem = f"{name}::turned" if turned else name
         names = [f"{stem}::{part}" for part in ("blocks", "scales", "zeros")]
         for part, values in zip(names, blocks, strict=True):
-            self._graph.initializer.append(numpy_helper.from_array(values, part))
+            self._graph.initializer.append(self._weights.add(values, part))
         if _MICROSOFT not in {one.domain for one in self._model.opset_import}:
             self._model.opset_import.add(domain=_MICROSOFT, version=1)
         self._stored[key] = names, *array.shape
@@ -162,6 +157,8 @@ class _BlockRewriter:
 
 def quantize_blocks(array: Array, *, bits: int, size: int, name: str) -> tuple[Array, ...]:
     """Return the integers, scales and zero points of a matrix, each weight checked.
+
+    Columns share nothing: those of a large matrix are quantized in portions.
 
     Args:
         array: the matrix, with the rows that are summed first.
@@ -172,6 +169,18 @@ def quantize_blocks(array: Array, *, bits: int, size: int, name: str) -> tuple[A
     Raises:
         ConversionError: a weight is off by more than half a step of its block.
     """
+    import numpy as np
+
+    width = max(_PORTION // array.shape[0], 1)
+    portions = [
+        _quantize_portion(np.ascontiguousarray(part), bits=bits, size=size, name=name)
+        for first in range(0, array.shape[1], width)
+        if (part := array[:, first : first + width]).size
+    ]
+    return tuple(np.concatenate(parts) for parts in zip(*portions, strict=True))
+
+
+def _quantize_portion(array: Array, *, bits: int, size: int, name: str) -> tuple[Array, ...]:
     import numpy as np
     from onnxruntime.quantization import matmul_nbits_quantizer as library
 
@@ -192,3 +201,10 @@ def quantize_blocks(array: Array, *, bits: int, size: int, name: str) -> tuple[A
             hint="use another precision, and report this",
         )
     return packed, scales, zeros
+
+
+def _is_finite(array: Array) -> bool:
+    """Whether all elements are finite, by minimum and maximum, which need no memory."""
+    import numpy as np
+
+    return not array.size or bool(np.isfinite(array.min()) and np.isfinite(array.max()))

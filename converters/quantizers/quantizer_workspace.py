@@ -81,8 +81,10 @@ class QuantizerWorkspace:
         shutil.rmtree(self.folder)
 
 
-def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
+def create_workspace(job: QuantizeJob, *, opset: int, link: bool = False) -> QuantizerWorkspace:
     """Copy the parent into the job's folder with every node named, at `opset` or later.
+
+    With `link`, for what only reads them, external weights are linked where the disk can.
 
     Raises:
         ConversionError: the parent cannot be read, or not converted to the opset.
@@ -92,7 +94,7 @@ def create_workspace(job: QuantizeJob, *, opset: int) -> QuantizerWorkspace:
     folder = job.folder / _FOLDER
     folder.mkdir()
     model = call_framework("onnx", lambda: onnx.load(str(job.parent), load_external_data=False))
-    external = copy_external_weights(model, job.parent, folder)
+    external = copy_external_weights(model, job.parent, folder, link=link)
     path = folder / _NAME
     found = opset_of(model)
     if found < opset:

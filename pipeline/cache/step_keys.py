@@ -93,6 +93,8 @@ def _input_parts(order: Order, root: Path, digests: FileDigests) -> Iterator[obj
         parts["measuring"] = replace(measuring, data=data)
         yield _digest_data(measuring.data.source, order, root, digests)
         yield from _sidecar_digests(measuring.data.source, root, digests)
+    if order.judging.text is not None:
+        yield _digest_data(str(order.judging.text), order, root, digests)
     if source.samples is not None:
         yield _digest_data(str(source.samples), order, root, digests)
     yield parts
@@ -135,7 +137,7 @@ def _step_parts(order: Order, step: Step) -> Iterator[object]:
     yield package_of(target)  # the code of a plugin is not part of modelc's digest
     yield [step.wanted, step.captures, ready.ready, ready.version, ready.reason]
     yield [(one.NAME, one.readiness().version) for one in step.quantizers]
-    yield order.select_judging(step.wanted)
+    yield replace(order.select_judging(step.wanted), text=None)  # its content is in the key
     device = order.judging.device_for(target)
     yield describe_gpus() if device == "cuda" else device
 

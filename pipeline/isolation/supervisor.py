@@ -20,6 +20,7 @@ from ...core.events import Advanced, Entered, Event, Finished, Noted, Started, T
 from ...core.external_runtime import ExternalReport
 from ...core.findings import Localisation
 from ...core.manifest import Failure, Manifest
+from ...core.parts import PartsManifest, PartsPlan
 from ...core.records import REJECTED_FOLDER
 from ...core.verdict import Verdict
 from ..inspection import CheckpointContents, InspectedFile
@@ -32,7 +33,7 @@ from .worker import ApiCall, CallValue, ChildWork, InitialManifest, IsolatedWork
 
 _MESSAGES = (
     InitialManifest, Manifest, Verdict, Localisation, InspectedFile, CheckpointContents,
-    CompileReport, ExternalReport,
+    CompileReport, ExternalReport, PartsPlan, PartsManifest,
 )  # fmt: skip
 _Message: TypeAlias = InitialManifest | Event
 

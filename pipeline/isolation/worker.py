@@ -13,6 +13,7 @@ from ...core.events import Tell, ignore_events
 from ...core.external_runtime import ExternalReport
 from ...core.findings import Localisation
 from ...core.manifest import Manifest
+from ...core.parts import PartsManifest, PartsPlan
 from ...core.verdict import Verdict
 from ..inspection import CheckpointContents, InspectedFile
 from ..recorded_run import AnyRequest, FinishRequest
@@ -53,7 +54,7 @@ class ApiCall:
 
     function: Literal[
         "validate", "validate_compiled", "validate_external", "validate_served", "localise",
-        "inspect", "inspect_checkpoint", "inspect_breaks",
+        "inspect", "inspect_checkpoint", "inspect_breaks", "record_parts", "judge_parts",
     ]  # fmt: skip
     arguments: Mapping[str, object] = field(default_factory=dict)
 
@@ -66,6 +67,8 @@ CallValue: TypeAlias = (
     | InspectedFile
     | CheckpointContents
     | CompileReport
+    | PartsPlan
+    | PartsManifest
 )
 
 

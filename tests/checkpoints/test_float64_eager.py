@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from modelc.checkpoints import eager_perturbations, weights_on_use
+from modelc.checkpoints.eager_perturbations import perturb_weights
 from modelc.checkpoints.float64_eager import Float64Error, open_float64
 from modelc.core.call import bind_inputs, parameters_of
 from modelc.core.contract import Array
@@ -66,6 +68,27 @@ def test_the_users_module_and_the_default_dtype_stay_as_they_were() -> None:
     run(module, x=X)
     assert torch.get_default_dtype() is torch.float32
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+class Experts(nn.Module):
+    """Each row multiplied by the matrix of its group, by torch's kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 4, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ends = torch.tensor([1, 3], dtype=torch.int32)
+        found: torch.Tensor = nn.functional.grouped_mm(x, self.weight, offs=ends)
+        return found
+
+
+def test_experts_run_though_torch_multiplies_groups_in_float32_alone() -> None:
+    module = Experts().eval()
+    weight = module.weight.detach().numpy().astype(np.float64)
+    (found,) = run(module, x=X).values()
+    rows = X.astype(np.float64)
+    np.testing.assert_allclose(found, np.vstack([rows[:1] @ weight[0], rows[1:] @ weight[1]]))
 
 
 def test_an_exported_program_is_raised_too() -> None:
@@ -241,3 +264,56 @@ def test_a_model_that_writes_to_its_weights_has_none(way: str) -> None:
     with pytest.raises(Float64Error, match="write"):
         reference(module, 0)
     assert torch.equal(module.weight, torch.ones(8))
+
+
+class Wide(nn.Module):
+    """A table, and linear layers with and without a bias that are used in blocks of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(20, 8)
+        self.inner = nn.Linear(8, 31)
+        self.head = nn.Linear(31, 20, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.inner(self.table(x)).tanh())
+        return out
+
+
+def test_blocks_of_rows_give_the_same_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, feed = Wide().eval().requires_grad_(False), {"x": np.arange(12).reshape(2, 6)}
+    binding = bind_inputs(("x",), parameters_of(module.forward))
+    copied = open_float64(module, ("x",), binding).run(feed)["output"]
+    monkeypatch.setattr(weights_on_use, "_BLOCK", 50)
+    seen: list[int] = []
+    cast = torch.Tensor.double
+
+    def watch(tensor: torch.Tensor) -> torch.Tensor:
+        seen.append(tensor.numel())
+        return cast(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "double", watch)
+    found = open_float64(module, ("x",), binding, whole=0).run(feed)["output"]
+    assert np.allclose(found, copied, rtol=1e-14, atol=1e-15)
+    assert max(seen) <= 12 * 8  # rows of the table, and never a whole weight of 620
+
+
+def test_large_weights_are_perturbed_in_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Wide().eval().requires_grad_(False)
+    x = torch.arange(12).reshape(2, 6)
+    monkeypatch.setattr(eager_perturbations, "_LARGE", 0)
+    monkeypatch.setattr(weights_on_use, "_BLOCK", 50)
+    versions = [one._version for one in module.parameters()]
+    plain, found = module(x), []
+    for share, seed in ((1e-3, 0), (1e-3, 0), (-1e-3, 0), (1e-3, 1)):
+        with perturb_weights(module, share, seed):
+            found.append(module(x) - plain)
+    assert [one._version for one in module.parameters()] == versions  # never written to
+    one, again, opposite, other = found
+    scale = float(plain.norm())
+    assert 3e-4 < float(one.norm()) / scale < 1e-2
+    assert one.equal(again)
+    assert float((one + opposite).norm()) < 0.02 * float(one.norm())
+    assert float((one - other).norm()) > 0.5 * float(one.norm())
+    assert module(x).equal(plain)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modelc.converters import onnx_model
+from modelc.converters import onnx_files, onnx_model, onnx_sessions
 from modelc.converters.onnx_topology import all_graphs
 from modelc.core.errors import ConversionError, UsageError
 from modelc.core.kinds import Capture
@@ -131,6 +131,18 @@ def test_external_data_is_a_file_named_relative_to_the_model(job_of: JobOf, tmp_
     with torch.no_grad():
         (eager,) = job.model.flat(torch.tensor(job.example["input"]))
     assert np.allclose(output, eager.numpy(), atol=1e-6)
+
+
+def test_large_weights_are_external_and_a_note_says_how_they_are_judged(
+    job_of: JobOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_files, "PROTOBUF_LIMIT", 6 * 512)
+    small = onnx_model.convert(job_of(nn.Linear(6, 512), "input:float32[batch=1..8,6]"))
+    assert [role for _, role in small.files] == ["model", "data", "debug"]
+    assert not any("prepacked" in note for note in small.notes)
+    monkeypatch.setattr(onnx_sessions, "_LARGE", 6 * 512)
+    large = onnx_model.convert(job_of(nn.Linear(6, 512), "input:float32[batch=1..8,6]"))
+    assert any("weights mapped, which are not prepacked" in note for note in large.notes)
 
 
 def test_without_external_data_there_is_one_file(job_of: JobOf) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import onnx
 import pytest
 import torch
 
+from modelc.converters import onnx_model
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.findings import FaultOutcome, Sensitivity
 from modelc.core.kinds import Precision
 from modelc.core.manifest import Manifest
+from modelc.pipeline import fault_sensitivity
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_file import validate_file
@@ -195,6 +200,19 @@ def test_eight_are_planted_by_default_if_a_run_is_cheap(
     verdict = exported("Small", "onnx", sensitivity=None).verdict_of("onnx")
     assert verdict is not None
     assert verdict.sensitivity is None
+
+
+def test_weights_in_a_file_of_their_own_count(
+    exported: Callable[..., Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported("Small", "onnx", sensitivity=0)
+    model = onnx.load(tmp_path / "out" / "model.onnx")
+    path = tmp_path / "apart.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="apart.data", size_threshold=0)
+    monkeypatch.setattr(fault_sensitivity, "_CHEAP_BYTES", path.stat().st_size)
+    candidate: Any = SimpleNamespace(path=path)
+    unused: Any = None  # eager is not run for a large file
+    assert not fault_sensitivity._is_cheap(candidate, onnx_model, unused)
 
 
 def test_validate_plants_them_in_a_folder_and_in_a_file(

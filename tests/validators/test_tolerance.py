@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.kinds import Precision
-from modelc.core.verdict import Tolerance
 from modelc.validators.tolerance import TOLERANCES, tolerance_for
 
 from ..reasons import has_code
@@ -26,12 +26,14 @@ def test_half_is_allowed_more_than_single() -> None:
 
 
 def test_a_given_value_stands_in_for_the_table_alone() -> None:
-    assert tolerance_for(Precision.FP32, rtol=0.5) == Tolerance(atol=1e-6, rtol=0.5, min_sqnr=90)
+    usual = TOLERANCES[Precision.FP32]
+    expected = replace(usual, rtol=0.5, floor_factor=None)
+    assert tolerance_for(Precision.FP32, rtol=0.5) == expected
 
 
 def test_zero_is_a_value_and_not_the_default() -> None:
     zero = tolerance_for(Precision.FP32, atol=0, rtol=0, min_sqnr=0)
-    assert zero == Tolerance(atol=0, rtol=0, min_sqnr=0)
+    assert (zero.atol, zero.rtol, zero.min_sqnr) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("value", [-1e-3, math.nan, math.inf])

@@ -1,0 +1,1 @@
+"""Models of several parts: each part is an output folder, and the whole is judged end to end."""

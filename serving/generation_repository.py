@@ -1,0 +1,360 @@
+"""Write and check models of onnxruntime-genai and openvino-genai: a decoder with its tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import (
+    CheckpointError,
+    ErrorCode,
+    Hint,
+    ModelcError,
+    Option,
+    UsageError,
+    first_line,
+)
+from ..core.generation import find_cached_loop
+from ..core.records import Artifact, FileRecord, sha256_of
+from ..core.signature import Signature
+from ..runtimes.generation_files import (
+    GENAI_CONFIG,
+    GENERATION_CONFIG,
+    MODEL_CONFIG,
+    OPENVINO_MODEL,
+    TOKENIZER_FILES,
+    longest_text,
+    make_genai_config,
+    read_settings,
+)
+from .describe_models import DescribeRequest
+from .repository_reader import CheckedVersion, RepositoryReader
+from .repository_records import FaultCode, ModelInterface, ServedModel
+from .version_folders import PlannedFile, list_versions
+
+ONNX_TARGETS, OPENVINO_TARGETS = ("onnx",), ("openvino",)
+_TOKENIZER_ROLE = "tokenizer"
+_MADE_TOKENIZERS = ("openvino_tokenizer", "openvino_detokenizer")
+_MERGED = "--model-arg task=text-generation-merged"
+
+
+def decline_onnx(artifact: Artifact, signature: Signature) -> tuple[str, str]:  # noqa: ARG001 - as the field
+    """Return why onnxruntime-genai cannot run an artifact, and what to do; empty if it can."""
+    if find_cached_loop(signature) is None:
+        return "it is no decoder with a cache", f"export its folder with {_MERGED}"
+    return "", ""
+
+
+def decline_openvino(artifact: Artifact, signature: Signature) -> tuple[str, str]:  # noqa: ARG001 - as the field
+    """Return why openvino-genai cannot run an artifact, and what to do; empty if it can."""
+    if not artifact.is_stateful:
+        return "its cache is not in states", f"export it with --stateful {_MERGED}"
+    return "", ""
+
+
+def decline_states(artifact: Artifact, signature: Signature) -> tuple[str, str]:  # noqa: ARG001 - as the field
+    """Return why a server that may mix requests cannot run an artifact; empty if it can."""
+    if artifact.is_stateful:
+        return "it keeps states between requests", "pack it with --to openvino-genai"
+    return "", ""
+
+
+def prepare_onnx(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
+    """Add `genai_config.json` and the checkpoint's own files to the models.
+
+    Raises:
+        CheckpointError: a checkpoint is not on this disk, or is another one.
+        UsageError: onnxruntime-genai has no settings for the cache of a model.
+    """
+    found = []
+    for model in models:
+        folder = _checkpoint_of(model)
+        if not read_settings(folder).ends:
+            raise UsageError(
+                f"{folder} names no eos_token_id, without which onnxruntime-genai ends at token 0",
+                hint=f"add it to {folder / GENERATION_CONFIG}", code=ErrorCode.UNSUPPORTED,
+            )  # fmt: skip
+        config = _make_config(folder, model.signature, Path(model.files[0].name).name)
+        file = PlannedFile(name=GENAI_CONFIG, content=json.dumps(config, indent=2).encode() + b"\n")
+        beside, notes = (file, *_plan_texts(folder)), tuple(_note_texts(folder, model))
+        found.append(_add_beside(model, beside, notes))
+    return tuple(found)
+
+
+def prepare_openvino(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
+    """Add the checkpoint's own files to the models, and its tokenizer as IRs.
+
+    Raises:
+        CheckpointError: a checkpoint is not on this disk, or is another one.
+    """
+    found = []
+    for model in models:
+        folder = _checkpoint_of(model)
+        made, missing = convert_tokenizer(folder)
+        beside = (*_plan_texts(folder), *(_plan_content(*one) for one in made.items()))
+        files = " and ".join(f"{name}.xml" for name in _MADE_TOKENIZERS)
+        notes = (f"{files} are missing: {missing}",) if missing else ()
+        found.append(_add_beside(model, beside, (*_note_texts(folder, model), *notes)))
+    return tuple(found)
+
+
+def _add_beside(
+    model: ServedModel, beside: tuple[PlannedFile, ...], notes: tuple[str, ...]
+) -> ServedModel:
+    record = replace(model.record, notes=(*model.record.notes, *notes))
+    return replace(model, record=record, beside=beside)
+
+
+def plan_onnx_files(model: ServedModel) -> Iterator[PlannedFile]:
+    """Yield the ONNX files, which keep their names, and what is beside them."""
+    for file in model.files:
+        name = Path(file.name).name
+        yield PlannedFile(name=name, source=model.folder / file.name, record=file)
+    yield from model.beside
+
+
+def plan_openvino_files(model: ServedModel) -> Iterator[PlannedFile]:
+    """Yield the IR as `openvino_model.xml` and `.bin`, and what is beside it."""
+    for file in model.files:
+        name = Path(OPENVINO_MODEL).with_suffix(Path(file.name).suffix).name
+        yield PlannedFile(name=name, source=model.folder / file.name, record=file)
+    yield from model.beside
+
+
+def _checkpoint_of(model: ServedModel) -> Path:
+    """Return the folder of the checkpoint, with the config that the artifact was made from.
+
+    Raises:
+        CheckpointError: it is not on this disk, or is another one.
+    """
+    place = model.checkpoint
+    hint = Hint("give its place: ", Option("checkpoint", "FOLDER"))
+    if place is None or not (place / MODEL_CONFIG).is_file():
+        what = "is not on this disk" if place is None else f"{place} has no {MODEL_CONFIG}"
+        raise CheckpointError(
+            f"{model.name}: the checkpoint, whose tokenizer is packed, {what}",
+            hint=hint, option="checkpoint", code=ErrorCode.NOT_FOUND,
+        )  # fmt: skip
+    if model.config_digest and sha256_of(place / MODEL_CONFIG) != model.config_digest:
+        raise CheckpointError(
+            f"{model.name}: {place / MODEL_CONFIG} is not the one that it was exported from",
+            hint=hint, option="checkpoint", code=ErrorCode.FILE_CHANGED,
+        )  # fmt: skip
+    return place
+
+
+def _make_config(folder: Path, signature: Signature, model_file: str) -> dict[str, Any]:
+    loop = find_cached_loop(signature)
+    if loop is None:
+        raise UsageError("it is no decoder with a cache", hint=f"export with {_MERGED}")
+    return make_genai_config(read_settings(folder), signature, loop, model_file)
+
+
+def _plan_texts(folder: Path) -> Iterator[PlannedFile]:
+    """Yield the config, generation settings and tokenizer of a checkpoint, where it has them."""
+    for name in (MODEL_CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES):
+        path = folder / name
+        if path.is_file():
+            record = FileRecord(
+                name=name, size=path.stat().st_size, sha256=sha256_of(path), role=_TOKENIZER_ROLE
+            )
+            yield PlannedFile(name=name, source=path, record=record)
+
+
+def _plan_content(name: str, content: bytes) -> PlannedFile:
+    digest = hashlib.sha256(content).hexdigest()
+    record = FileRecord(name=name, size=len(content), sha256=digest, role=_TOKENIZER_ROLE)
+    return PlannedFile(name=name, content=content, record=record)
+
+
+def _note_texts(folder: Path, model: ServedModel) -> Iterator[str]:
+    settings, loop = read_settings(folder), find_cached_loop(model.signature)
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        yield f"{folder} has no tokenizer: the runtime takes and gives token ids alone"
+    if not settings.ends:
+        yield f"{MODEL_CONFIG} names no eos_token_id: texts end at their greatest length"
+    longest = 0 if loop is None else longest_text(model.signature, loop)
+    if longest < (settings.positions or 0):
+        yield (
+            f"the verdict covers texts of {longest} tokens, the model has {settings.positions} "
+            "positions: state a longer past when you export"
+        )
+
+
+def convert_tokenizer(folder: Path) -> tuple[dict[str, bytes], str]:
+    """Return the tokenizer and detokenizer of a checkpoint as IRs, by name; or why there are none.
+
+    openvino-tokenizers makes them of transformers' tokenizer; code of the checkpoint does not run.
+    """
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return {}, "the checkpoint has no tokenizer"
+    try:
+        import openvino
+        from openvino_tokenizers import convert_tokenizer as convert
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        return {}, f"{first_line(error)}; pip install openvino-tokenizers, and pack it again"
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        models = convert(tokenizer, with_detokenizer=True)
+        with tempfile.TemporaryDirectory(prefix="modelc-") as place:
+            for name, model in zip(_MADE_TOKENIZERS, models, strict=True):
+                openvino.save_model(model, str(Path(place, f"{name}.xml")))
+            return {path.name: path.read_bytes() for path in sorted(Path(place).iterdir())}, ""
+    except Exception as error:  # noqa: BLE001 - the library raises anything on a tokenizer
+        return {}, f"openvino-tokenizers cannot convert the tokenizer: {first_line(error)}"
+
+
+def check_onnx(reader: RepositoryReader) -> tuple[str, ...]:
+    """Check the models of onnxruntime-genai in a folder; return their names."""
+    return _check(reader, GENAI_CONFIG, "onnx", _compare_config)
+
+
+def check_openvino(reader: RepositoryReader) -> tuple[str, ...]:
+    """Check the models of openvino-genai in a folder; return their names."""
+    return _check(reader, OPENVINO_MODEL, "openvino", _compare_states)
+
+
+def _check(
+    reader: RepositoryReader,
+    marker: str,
+    target: str,
+    compare: Callable[[RepositoryReader, CheckedVersion, ModelInterface], None],
+) -> tuple[str, ...]:
+    found: list[CheckedVersion] = []
+    names = []
+    for folder in reader.list_models():
+        numbers = [one for one in list_versions(folder) if (folder / str(one) / marker).exists()]
+        names += [folder.name] if numbers else []
+        for place in (folder / str(number) for number in numbers):
+            at, before = reader.place_of(place), len(reader.faults)
+            record = reader.load_record(place)
+            name = marker if target == "openvino" else _named_model(reader, place, at)
+            path = reader.find_file(place, name, at) if len(reader.faults) == before else None
+            if path is not None and reader.is_recorded(place, path, record):
+                request = DescribeRequest(path=path, target=target)
+                found.append(
+                    CheckedVersion(model=at[0], version=at[1], request=request, record=record)
+                )
+    for one, interface in reader.describe(found):
+        compare(reader, one, interface)
+    return tuple(names)
+
+
+def _read_config(
+    reader: RepositoryReader, place: Path, at: tuple[str, str]
+) -> dict[str, Any] | None:
+    raw = reader.read_text(place, GENAI_CONFIG, at)
+    if raw is None:
+        return None
+    try:
+        found = json.loads(raw)
+        if isinstance(found["model"]["decoder"]["filename"], str):
+            return dict(found)
+        message = f"{GENAI_CONFIG}: the filename of its decoder is no text"
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        message = f"{GENAI_CONFIG} cannot be read: {type(error).__name__} {first_line(error)}"
+    reader.add(FaultCode.CONFIG, at, message, "correct it, or pack it again", GENAI_CONFIG)
+    return None
+
+
+def _named_model(reader: RepositoryReader, place: Path, at: tuple[str, str]) -> str:
+    config = _read_config(reader, place, at)
+    return "" if config is None else config["model"]["decoder"]["filename"]
+
+
+def _compare_config(
+    reader: RepositoryReader, one: CheckedVersion, interface: ModelInterface
+) -> None:
+    """Compare the `model` of the configuration with that of the files beside it.
+
+    `search` is the operator's, but for a length beyond the model's positions.
+    """
+    at, place = (one.model, one.version), one.request.path.parent
+    config = _read_config(reader, place, at)
+    if config is None:
+        return
+    _compare_tensors(reader, at, config["model"]["decoder"], interface)
+    try:
+        settings = read_settings(place)
+    except ModelcError as error:
+        reader.add(FaultCode.CONFIG, at, error.message, "pack it again", MODEL_CONFIG)
+        return
+    ends = config["model"].get("eos_token_id", [])
+    listed = tuple(ends) if isinstance(ends, list) else (ends,)
+    length = config.get("search", {}).get("max_length", 0)
+    wrong = {
+        "eos_token_id": (listed, settings.ends),
+        "vocab_size": (config["model"].get("vocab_size"), settings.vocabulary),
+        "max_length": (length, settings.positions),
+    }
+    for name, (given, own) in wrong.items():
+        fits = given == own if name != "max_length" else own is None or length <= own
+        if not fits:
+            message = f"{name} is {_plain(given)}, in the checkpoint {_plain(own)}"
+            reader.add(FaultCode.CONFIG, at, message, "write that of the checkpoint", name)
+
+
+def _plain(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)[:80]
+
+
+def _compare_tensors(
+    reader: RepositoryReader,
+    at: tuple[str, str],
+    decoder: Mapping[str, Any],
+    interface: ModelInterface,
+) -> None:
+    """Compare the names of tensors, and the form of the cache, with those of the file."""
+    sides = (("inputs", interface.inputs), ("outputs", interface.outputs))
+    layers = decoder.get("num_hidden_layers")
+    count = layers if isinstance(layers, int) and 0 < layers <= len(interface.inputs) else 0
+    for noun, tensors in sides:
+        known = {tensor.name: tensor for tensor in tensors}
+        listed = _list_names(decoder.get(noun), count)
+        for name in sorted(listed.symmetric_difference(known)):
+            has, lacks = ("the file", GENAI_CONFIG) if name in known else (GENAI_CONFIG, "the file")
+            message = f"{has} has {name[:80]!r} among its {noun}, {lacks} does not"
+            hint = f"with {layers} layers, name {', '.join(list(known)[:4])} ..."
+            reader.add(FaultCode.TENSOR_NAME, at, message, hint, name[:80])
+    form = [decoder.get("num_key_value_heads"), decoder.get("head_size")]
+    for tensor in interface.inputs:
+        own = [tensor.dims[1], tensor.dims[3]] if len(tensor.dims) == 4 else form  # noqa: PLR2004
+        if own != form:
+            message = (
+                f"{tensor.name} has {own[0]} heads of size {own[1]}, not {form[0]} of {form[1]}"
+            )
+            reader.add(FaultCode.TENSOR_DIMS, at, message, "write those of the file", tensor.name)
+            break
+
+
+def _list_names(names: object, layers: int) -> set[str]:
+    """Return the tensors that a configuration names; `%d` stands for each layer."""
+    found = names.values() if isinstance(names, dict) else ()
+    return {
+        name.replace("%d", str(layer))
+        for name in found
+        if isinstance(name, str)
+        for layer in range(layers if "%d" in name else 1)
+    }
+
+
+def _compare_states(
+    reader: RepositoryReader, one: CheckedVersion, interface: ModelInterface
+) -> None:
+    """Check that the IR keeps its cache in states, and has the tensors of its record."""
+    at = (one.model, one.version)
+    if "cache" not in interface.facts:
+        hint = "export it with --stateful, and pack it again"
+        reader.add(FaultCode.BACKEND, at, "the IR does not keep its cache in states", hint)
+    recorded = () if one.record is None else one.record.interface.tensors
+    names: Sequence[str] = [tensor.name for tensor in recorded]
+    for tensor in interface.tensors if recorded else ():
+        if tensor.name not in names:
+            message = f"the file has a tensor {tensor.name!r} that was not packed"
+            reader.add(FaultCode.TENSOR_NAME, at, message, "pack the model again")

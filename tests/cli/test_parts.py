@@ -1,0 +1,353 @@
+"""Models of several parts as a user converts and validates them; the oracle is torch itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from modelc.cli import app
+from modelc.core.parts import PARTS_FILE, PartsManifest
+from modelc.pipeline.manifest_file import read_manifest
+from modelc.pipeline.parts.parts_file import read_parts
+
+from ..nets import composed_nets
+from .conftest import Ran
+
+NETS = "modelc.tests.nets.composed_nets"
+AFFINE = ("affine", "chain", ("x:float32[batch=1..4,4]",), ("first=first", "second=second"))
+TWO = (
+    "two_encoders", "join_encoders", ("ids:int64[batch=1..3,seq=2..6]{0..29}",),
+    ("small=small", "large=large", "head=head"),
+)  # fmt: skip
+DIFFUSION = (
+    "diffusion", "sample_image",
+    (
+        "ids:int64[batch=1..2,8]{0..59}", "empty:int64[batch,8]{0..0}",
+        "noise:float32[batch,4,h=2*(k=2..5),h]",
+    ),
+    ("text_encoder=text_encoder", "unet=unet", "vae=vae.decode"),
+)  # fmt: skip
+Case = tuple[str, str, tuple[str, ...], tuple[str, ...]]
+Door = Callable[..., Ran]
+
+
+def store(kind: str, folder: Path, seed: int = 0) -> Path:
+    """Write the weights of a net, of random values."""
+    torch.manual_seed(seed)
+    path = folder / f"{kind}{seed or ''}.pt"
+    torch.save(composed_nets.build(kind).state_dict(), path)
+    return path
+
+
+def order(case: Case, weights: Path, out: Path, *more: object, compose: str = "") -> list[object]:
+    """The command line that converts a case."""
+    kind, function, inputs, parts = case
+    return [
+        "export", weights, "--model", f"{NETS}:build", "--model-arg", f"kind={kind}",
+        *(word for one in parts for word in ("--part", one)),
+        *(word for one in inputs for word in ("--input", one)),
+        "--compose", f"{NETS}:{compose or function}", "-o", out, "-q", "--sensitivity", "0", *more,
+    ]  # fmt: skip
+
+
+def failing(parts: PartsManifest, artifact: str) -> tuple[tuple[str, ...], set[str], str]:
+    """The parts that a rejection blames, the codes of its reasons, and their text."""
+    (verdict,) = (one for one in parts.verdicts if one.artifact == artifact)
+    assert not verdict.passed
+    codes = {str(one.code) for one in verdict.reasons}
+    return parts.wrong_parts.get(artifact, ()), codes, verdict.reason
+
+
+@pytest.fixture(scope="module")
+def affine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two small TorchScript parts, from weights beside it."""
+    folder = tmp_path_factory.mktemp("affine")
+    given = order(AFFINE, store("affine", folder), folder / "out", "--to", "torchscript")
+    assert app.run_cli([*map(str, given), "--no-isolate"]) == 0
+    return folder
+
+
+@pytest.fixture
+def copied(affine: Path, tmp_path: Path) -> Path:
+    shutil.copytree(affine, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "out"
+
+
+def test_each_part_and_the_whole_are_judged(affine: Path) -> None:
+    out = affine / "out"
+    parts = read_parts(out)
+    assert [one.name for one in parts.parts] == ["first", "second"]
+    (verdict,) = parts.verdicts
+    assert (verdict.artifact, verdict.passed) == ("torchscript", True)
+    for part in parts.parts:
+        manifest = read_manifest(out / part.name)
+        assert manifest is not None
+        assert manifest.passed
+        assert manifest.checkpoint.method == part.name
+        assert part.artifacts == {one.name: one.joint_digest for one in manifest.artifacts}
+
+
+def test_a_part_is_judged_over_the_calls_that_the_pipeline_makes(affine: Path) -> None:
+    manifest = read_manifest(affine / "out" / "second")
+    assert manifest is not None
+    (spec,) = manifest.signature.inputs
+    assert (spec.name, spec.dims[0].low, spec.dims[0].high) == ("input", 2, 8)  # rows are doubled
+
+
+def test_the_parts_composed_by_hand_give_what_torch_gives(affine: Path) -> None:
+    torch.manual_seed(0)
+    net = composed_nets.Affine().eval()
+    x = np.random.default_rng(1).standard_normal((3, 4), dtype=np.float32)
+    with torch.no_grad():
+        rows = torch.cat([torch.tensor(x)] * 2)
+        expected = net.second(net.first(rows).tanh()).numpy()
+    loaded = {
+        name: torch.jit.load(str(affine / "out" / name / "model.torchscript.pt"))  # type: ignore[no-untyped-call]
+        for name in ("first", "second")
+    }
+
+    def call(name: str) -> Callable[[Any], Any]:
+        return lambda array: loaded[name](torch.from_numpy(array))[0].numpy()
+
+    found = composed_nets.chain({name: call(name) for name in loaded}, x)
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=1e-6)
+
+
+def test_validate_repeats_both(affine: Path, door: Door) -> None:
+    ran = door("validate", affine / "out", "-q", "--no-isolate")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "end to end" in ran.stdout
+    assert f"1 passed, 0 rejected · {affine / 'out' / PARTS_FILE}" in ran.stdout
+
+
+def test_a_stale_part_is_named(copied: Path, door: Door) -> None:
+    """`second` of other weights, as a folder that is right by itself."""
+    other, new = store("affine", copied.parent, seed=1), copied.parent / "new"
+    ran = door(*order(AFFINE, other, new, "--to", "torchscript"), "--no-isolate")
+    assert ran.returncode == 0, ran.stderr
+    shutil.rmtree(copied / "second")
+    shutil.copytree(copied.parent / "new" / "second", copied / "second")
+    ran = door("validate", copied, "-q", "--no-isolate")
+    assert ran.returncode == 1
+    assert "second is wrong: with eager in its place, the whole is right" in ran.stdout
+    wrong, codes, text = failing(read_parts(copied), "torchscript")
+    assert wrong == ("second",)
+    assert {"part-differs", "part-stale", "output-differs"} <= codes
+    assert "second was built from another checkpoint" in text
+
+
+def test_a_program_that_changed_is_not_opened(copied: Path, door: Door) -> None:
+    (copied / "first" / "model.torchscript.pt").write_bytes(b"PK\x03\x04 another program")
+    ran = door("validate", copied, "-q", "--no-isolate")
+    assert ran.returncode != 0
+    (failure,) = read_parts(copied).failures
+    assert failure.message.endswith("first is not as it was built, and opening it runs code")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace('"name": "first"', '"name": "../first"'), "'../first' cannot"),
+        (lambda text: text.replace('"name": "first"', '"name": "logs"'), "'logs' cannot be"),
+        (lambda text: text.replace('"schema_version": 1', '"schema_version": 9'), "version 9"),
+        (lambda text: text[:100], "is not a manifest of parts"),
+        (lambda _: "[" * 100_000, "is not a manifest of parts"),
+    ],
+)
+def test_a_damaged_record_is_an_error(
+    copied: Path, door: Door, change: Callable[[str], str], message: str
+) -> None:
+    path = copied / PARTS_FILE
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    ran = door("validate", copied, "-q", "--no-isolate")
+    assert ran.returncode == 2
+    assert message in ran.stderr
+
+
+def test_a_part_behind_a_link_is_an_error(copied: Path, door: Door) -> None:
+    (copied / "first").rename(copied.parent / "elsewhere")
+    (copied / "first").symlink_to(copied.parent / "elsewhere")
+    ran = door("validate", copied, "-q", "--no-isolate")
+    assert ran.returncode == 2
+    assert "first is a link" in ran.stderr
+
+
+def test_another_checkpoint_is_an_error(copied: Path, door: Door) -> None:
+    store("affine", copied.parent, seed=1).rename(copied.parent / "affine.pt")
+    ran = door("validate", copied, "-q", "--no-isolate")
+    assert ran.returncode == 3
+    assert "is not the checkpoint that the parts were built from" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--part", "second"], "--part 'second' is not NAME=METHOD"),
+        (["--part", "third=secnd"], "--part third=secnd: Affine has no method 'secnd'"),
+        (["--part", "../x=first"], "'../x' cannot be the name of a part"),
+        (["--part", "first=second"], "--part 'first=second' is given twice"),
+        (["--part", "third=second"], "never calls the part 'third'"),
+        (["--input", "third.x[_,_]"], "--input third.x: there is no part 'third'"),
+        (["--input", "first.y[_,_]"], "--input first.y: part 'first' is called with input"),
+        (["--input", "y:float32[3]"], "takes the parts and x, the inputs are x, y"),
+        (["--input", "y:float32[rows]"], "dim 'rows' of the pipeline has no range"),
+        (["--method", "first"], "--method has no effect with --part"),
+        (["--sign-key", "key.pem"], "--sign-key has no effect with --part"),
+    ],
+)
+def test_what_is_wrong_in_an_order_is_said(
+    tmp_path: Path, door: Door, more: list[str], message: str
+) -> None:
+    weights = store("affine", tmp_path)
+    ran = door(*order(AFFINE, weights, tmp_path / "out", "--to", "onnx", "--no-isolate", *more))
+    assert ran.returncode == 2
+    assert message in ran.stderr
+    assert not (tmp_path / "out" / PARTS_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("compose", "message"),
+    [
+        ("chain_at_random", "returns other values for the same arrays"),
+        ("chain_tensors", "part 'second' got 'input' as Tensor, not as a numpy array"),
+        ("nothing", f"{NETS} has no 'nothing'"),
+        ("join_encoders", "takes the parts and ids, the inputs are x"),
+    ],
+)
+def test_what_is_wrong_in_the_function_is_said(
+    affine: Path, tmp_path: Path, door: Door, compose: str, message: str
+) -> None:
+    given = order(AFFINE, affine / "affine.pt", tmp_path / "out", "--to", "torchscript",
+                  "--no-isolate", compose=compose)  # fmt: skip
+    ran = door(*given)
+    assert ran.returncode in (2, 3)
+    assert message in ran.stderr
+
+
+def test_parts_need_both_options(tmp_path: Path, door: Door) -> None:
+    given = ["export", store("affine", tmp_path), "--to", "onnx"]
+    assert "--part has no effect without --compose" in door(*given, "--part", "a=first").stderr
+    ran = door(*given, "--compose", f"{NETS}:chain")
+    assert "--compose has no effect without --part" in ran.stderr
+
+
+def test_a_function_that_keeps_results_does_not_hide_the_artifacts(
+    affine: Path, tmp_path: Path, door: Door
+) -> None:
+    given = order(AFFINE, affine / "affine.pt", tmp_path / "out", "--to", "torchscript",
+                  compose="chain_from_memory")  # fmt: skip
+    assert door(*given, "--no-isolate").returncode == 1
+    _, codes, text = failing(read_parts(tmp_path / "out"), "torchscript")
+    assert codes == {"not-measured"}
+    assert "did not call first with the artifact" in text
+
+
+@pytest.mark.slow
+def test_exchanged_parts_are_both_named(tmp_path: Path, modelc: Door) -> None:
+    """Two parts of one interface: each folder is right by itself."""
+    out = tmp_path / "out"
+    ran = modelc(*order(TWO, store("two_encoders", tmp_path), out, "--to", "onnx"))
+    assert ran.returncode == 0, ran.stderr
+    for source, name in (("small", "x"), ("large", "small"), ("x", "large")):
+        (out / source).rename(out / name)
+    assert modelc("validate", out, "-q").returncode == 1
+    wrong, codes, text = failing(read_parts(out), "onnx")
+    assert wrong == ("small", "large")
+    assert {"part-differs", "part-stale", "output-differs"} <= codes
+    assert "small was built from large instead of small" in text
+
+
+@pytest.mark.slow
+def test_a_toy_diffusion_pipeline_in_three_artifacts(tmp_path: Path, modelc: Door) -> None:
+    """Compared with torch by hand too; then one weight of the UNet is changed after the build."""
+    out, weights = tmp_path / "out", store("diffusion", tmp_path)
+    ran = modelc(*order(DIFFUSION, weights, out, "--to", "onnx,openvino,onnx:fp16"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    passed = {one.artifact: one.passed for one in read_parts(out).verdicts}
+    assert passed == {"onnx": True, "openvino": True, "onnx-fp16": True}
+    _check_image_by_hand(out)
+    path = out / "unet" / "model.onnx"
+    _change_one_weight(path)
+    assert modelc("validate", out, "-q").returncode == 1
+    wrong, codes, text = failing(read_parts(out), "onnx")
+    assert wrong == ("unet",)
+    assert {"part-differs", "changed-file", "output-differs"} <= codes
+    assert "unet: model.onnx changed since it was recorded" in text
+    whole = json.loads((out / PARTS_FILE).read_text(encoding="utf-8"))
+    assert whole["wrong_parts"] == {"onnx": ["unet"]}
+
+
+def _check_image_by_hand(out: Path) -> None:
+    import onnxruntime as ort
+
+    torch.manual_seed(0)
+    net = composed_nets.Diffusion().eval()
+    owners: dict[str, Callable[..., Any]] = {
+        "text_encoder": net.text_encoder, "unet": net.unet, "vae": net.vae.decode
+    }  # fmt: skip
+    draw = np.random.default_rng(3)
+    feed = {
+        "ids": draw.integers(0, 60, (2, 8)), "empty": np.zeros((2, 8), np.int64),
+        "noise": draw.standard_normal((2, 4, 6, 6), dtype=np.float32),
+    }  # fmt: skip
+
+    def eager(name: str) -> Callable[..., Any]:
+        def call(*arrays: Any, **named: Any) -> Any:
+            tensors = [torch.from_numpy(one) for one in (*arrays, *named.values())]
+            with torch.no_grad():
+                return owners[name](*tensors).numpy()
+
+        return call
+
+    def artifact(name: str) -> Callable[..., Any]:
+        session = ort.InferenceSession(out / name / "model.onnx")
+        names = [one.name for one in session.get_inputs()]
+
+        def call(*arrays: Any, **named: Any) -> Any:
+            return session.run(None, {**dict(zip(names, arrays, strict=False)), **named})[0]
+
+        return call
+
+    expected = composed_nets.sample_image({name: eager(name) for name in owners}, **feed)
+    found = composed_nets.sample_image({name: artifact(name) for name in owners}, **feed)
+    np.testing.assert_allclose(found["image"], expected["image"], atol=2e-5)
+
+
+def _change_one_weight(path: Path) -> None:
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load(path)
+    floats = [one for one in model.graph.initializer if one.data_type == onnx.TensorProto.FLOAT]
+    largest = max(floats, key=lambda one: np.prod(one.dims))
+    array = numpy_helper.to_array(largest).copy()
+    array.flat[array.size // 3] += array.std()
+    largest.CopyFrom(numpy_helper.from_array(array, largest.name))
+    onnx.save(model, path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("translator", "translate", ("ids:int64[batch=1..3,seq=2..9]{0..39}",),
+            ("encoder=encode", "decoder=decode")),
+        ("detector", "detect", ("image:float32[1,3,h=4*(a=4..8),w=4*(b=4..8)]",),
+            ("detector=forward",)),
+    ],
+    ids=["encoder and decoder", "detector and boxes in Python"],
+)  # fmt: skip
+def test_loops_and_sizes_that_depend_on_data(case: Case, tmp_path: Path, modelc: Door) -> None:
+    out = tmp_path / "out"
+    ran = modelc(*order(case, store(case[0], tmp_path), out, "--to", "onnx"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (verdict,) = read_parts(out).verdicts
+    assert verdict.passed
+    assert {one.output for one in verdict.outputs} & {"tokens", "boxes"}
