@@ -129,7 +129,9 @@ def test_the_exported_scan_is_transformers_own_at_any_sizes(
     def feed(batch: int, sequence: int, past: int) -> tuple[torch.Tensor, ...]:
         sizes = {"batch": batch, "sequence": sequence, "past": past, "total": past + sequence}
         shapes = {n: [sizes.get(d.name or "", d.opt) for d in s.dims] for n, s in known.items()}
-        drawn = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+        drawn: dict[str, Array] = {
+            n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()
+        }
         drawn["input_ids"] = rng.integers(0, 60, shapes["input_ids"])
         drawn["attention_mask"] = np.ones(shapes["attention_mask"], np.int64)
         if "position_ids" in drawn:
