@@ -27,6 +27,7 @@ from modelc.pipeline.token_judge import check_tokens
 from modelc.pipeline.verdict_rules import judge_file
 
 KEY, VALUE = "past_key_values.{}.key", "past_key_values.{}.value"
+ARTIFACTS = ("onnx", "onnx-fp16", "onnx-int8-weights", "onnx-int4")
 HEAD = 32  # rows of the first query head
 
 
@@ -201,7 +202,9 @@ FAULTS: dict[str, Callable[[Any], None]] = {
 }
 
 
-def judge_faults(folder: Path, others: dict[str, Path]) -> Iterator[tuple[str, ...]]:
+def judge_faults(
+    folder: Path, names: tuple[str, ...], others: dict[str, Path]
+) -> Iterator[tuple[str, ...]]:
     """Judge copies of each ONNX artifact with one fault each, and other files, by artifact."""
     import onnx
 
@@ -212,7 +215,7 @@ def judge_faults(folder: Path, others: dict[str, Path]) -> Iterator[tuple[str, .
         run = find_recorded_run(manifest, folder, Moved(), None)
         eager = run.open_eager(run.read_checkpoint(progress), progress)
         requests = RecordedRequests(run=run, eager=eager, progress=progress, settings={})
-        for artifact in (one for one in manifest.artifacts if one.target == "onnx"):
+        for artifact in (one for one in manifest.artifacts if one.name in names):
             candidate = requests.candidate_of(artifact)
             for name, plant in FAULTS.items():
                 model = onnx.load(candidate.path)
@@ -258,6 +261,7 @@ def main() -> None:
     """Print a row for each artifact and fault."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--artifact", action="append", choices=ARTIFACTS)
     parser.add_argument("--other", action="append", default=[], metavar="ARTIFACT=FILE",
         help="a faulty file to judge as this artifact is")  # fmt: skip
     given = parser.parse_args()
@@ -266,7 +270,7 @@ def main() -> None:
         "near", "perplexity", "worst way")  # fmt: skip
     print(f"| {' | '.join(head)} |\n|{' --- |' * len(head)}")
     for folder in given.folders:
-        for row in judge_faults(folder, others):
+        for row in judge_faults(folder, tuple(given.artifact or ARTIFACTS), others):
             print(f"| {' | '.join(row)} |", flush=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -102,6 +103,8 @@ def export_parts(checkpoint: Path, wanted: tuple[Wanted, ...], given: Given) -> 
         arguments = {"request": request, "artifacts": tuple(one.name for one in wanted)}
         judge = ApiCall(function="judge_parts", arguments=arguments)
         whole = run_call(judge, PartsManifest, on.bounds, on.screen)
+    notes = (note for part in plan.parts for note in part.notes)
+    whole = replace(whole, notes=(*whole.notes, *notes))
     return _finish(whole, manifests, {}, call.out, json=call.json)
 
 
@@ -213,7 +216,8 @@ def show_parts(
     """Show the artifacts of each part, then the verdicts on the whole."""
     console = result_console()
     for part in whole.parts:
-        print_line(console, f"[bold]{escape(part.name)}[/] ({escape(part.method)})")
+        method = "" if part.method == part.name else f" ({escape(part.method)})"
+        print_line(console, f"[bold]{escape(part.name)}[/]{method}")
         if part.name in manifests:
             show_manifest(manifests[part.name], str(out / part.name))
         if part.name in errors:
@@ -251,8 +255,10 @@ def _show_whole(console: Console, whole: PartsManifest, out: Path) -> None:
         print_line(console, f"  [dim]hint: {escape(failure.hint)}[/]")
     for note in whole.notes:
         print_line(console, f"  [yellow]{escape(note)}[/]")
-    states = [verdict_outcome(one) for one in whole.verdicts]
-    counts = ", ".join(f"{states.count(one)} {one}" for one in (Outcome.PASSED, Outcome.REJECTED))
+    states = Counter(map(verdict_outcome, whole.verdicts))
+    states.update(map(failure_outcome, whole.failures))
+    always = (Outcome.PASSED, Outcome.REJECTED)
+    counts = ", ".join(f"{states[one]} {one}" for one in Outcome if states[one] or one in always)
     print_line(console, f"{counts} · {escape(str(out / PARTS_FILE))}")
 
 

@@ -157,9 +157,7 @@ def open_onnx(path: Path, device: str, signature: Signature | None = None) -> On
 def note_mapped_weights(path: Path) -> tuple[str, ...]:
     """Return a note if a session that judges the file maps its weights; empty for small ones."""
     size = external_bytes(read_graph(path), path)
-    text = (
-        f"judged with its {size_text(size)} of weights mapped: ONNX Runtime does not prepack them"
-    )
+    text = f"judged on CPUs with {size_text(size)} of weights mapped, which are not prepacked there"
     return (text,) if size > _LARGE else ()
 
 

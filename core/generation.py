@@ -191,8 +191,8 @@ class TokenReport:
     """How far an artifact's tokens are from eager's.
 
     The first of `ways` is the text in one pass. `perplexity` and `eager_perplexity` are of that
-    text, whose file is `source`; empty if eager sampled it. `longest` is the largest number of
-    tokens in a row.
+    text, whose file's name is `source`; empty if eager sampled it. `longest` is the largest number
+    of tokens in a row.
     """
 
     source: str

@@ -30,6 +30,7 @@ class PlannedPart:
     inputs: tuple[str, ...]
     samples: str
     calls: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,8 +73,9 @@ class FileOptions:
     runtimes: tuple[str, ...] = option(
         (), "in",
         "Judge the artifacts as this release of a runtime runs them, in an environment of its own, "
-        "and record the verdicts: onnxruntime==1.20.1, openvino~=2025.3.0, torch==2.11.0; "
-        "with ,python=3.12 in another Python. Repeatable.",
+        "and record the verdicts: onnxruntime==1.20.1, openvino~=2025.3.0, torch==2.11.0, "
+        "onnxruntime-genai==0.18.0, openvino-genai==2026.4.1.0; with ,python=3.12 in another "
+        "Python. Repeatable.",
         Panel.VALIDATION, commands=On.VALIDATE, key=False, many=True, metavar="RUNTIME==VERSION")
     outside: bool = switch(
         "outside",

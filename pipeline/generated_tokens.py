@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
 from ..converters.registry import target_named
-from ..core.contract import Array, Feed, Outputs
+from ..core.contract import Array
 from ..core.external_runtime import GeneratingRuntime, TokenGenerator
 from ..core.generation import DecoderLoop, find_cached_loop
 from ..core.kinds import Precision, ReasonCode
@@ -17,6 +17,7 @@ from ..core.signature import Signature
 from ..core.verdict import Reason, State, Verdict
 from ..reports.text_format import count_text
 from ..runtimes.generation_files import longest_text
+from ..validators.token_loop import LoopRunner, TokenRows, choose_largest
 from ..validators.tolerance import TOLERANCES
 from .judge_case import JudgeRequest
 from .verdict_rules import unrun_judgment
@@ -43,36 +44,16 @@ class DifferingToken:
     margin: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Reference:
-    """A model in the loop of a decoder, one row at a time."""
+def _generate(runner: LoopRunner, prompt: list[int], count: int) -> tuple[list[int], list[Array]]:
+    """Return the next tokens, and the logits that each was chosen by."""
+    logits: list[Array] = []
 
-    run: Callable[[Feed], Outputs]
-    loop: DecoderLoop
-    signature: Signature
+    def choose(last: Array) -> Array:
+        logits.append(last[0].copy())
+        return choose_largest(last)
 
-    def generate(self, prompt: Sequence[int], count: int) -> tuple[list[int], list[Array]]:
-        """Return the next tokens, and the logits that each was chosen by."""
-        import numpy as np
-
-        specs = {spec.name: spec for spec in self.signature.inputs}
-        cache = {}
-        for one in self.loop.cache:
-            _, heads, _, size = (dim.opt for dim in specs[one.past].dims)
-            cache[one.past] = np.zeros((1, heads, 0, size), specs[one.past].dtype)
-        tokens, text, logits = list(prompt), list(prompt), []
-        for _ in range(count):
-            feed = {self.loop.ids: np.array([tokens]), **cache}
-            if self.loop.mask is not None:
-                feed[self.loop.mask] = np.ones((1, len(text)), np.int64)
-            if self.loop.positions is not None:
-                feed[self.loop.positions] = np.arange(len(text) - len(tokens), len(text))[None]
-            outputs = self.run({name: feed[name].astype(specs[name].dtype) for name in specs})
-            cache = self.loop.next_cache(outputs)
-            logits.append(outputs[self.loop.logits][0, -1].copy())
-            tokens = [int(logits[-1].argmax())]
-            text += tokens
-        return text[len(prompt) :], logits
+    rows = runner.generate(TokenRows.of([prompt]), count, choose, lambda: None)
+    return rows.ids[0, len(prompt) :].tolist(), logits
 
 
 def judge_generated(
@@ -96,12 +77,13 @@ def judge_generated(
     with ExitStack() as stack:
         clock = stack.enter_context(request.progress.step(title, log=log, attempt=True))
         run_eager = partial(request.eager.model.run_reference, extreme=False)
-        eager = _Reference(run=run_eager, loop=loop, signature=signature)
+        specs = {spec.name: spec for spec in signature.inputs}
+        eager = LoopRunner(run=run_eager, loop=loop, inputs=specs, constant={})
         own = eager
         if artifact.precision is not Precision.FP32:
             here = replace(request.candidate, target=target_named(artifact.target))
             run = stack.enter_context(here.open("cpu", signature)).run
-            own = _Reference(run=run, loop=loop, signature=signature)
+            own = replace(eager, run=run)
         texts = [
             _Text.generate(prompt, count, own, eager)
             for prompt, count in _draw_prompts(signature, loop, request.eager.feeds.seed)
@@ -130,10 +112,10 @@ class _Text:
     agreed: int
 
     @classmethod
-    def generate(cls, prompt: list[int], count: int, own: _Reference, eager: _Reference) -> _Text:
+    def generate(cls, prompt: list[int], count: int, own: LoopRunner, eager: LoopRunner) -> _Text:
         """Generate with the reference, and with eager if that is another."""
-        tokens, logits = own.generate(prompt, count)
-        other = tokens if own is eager else eager.generate(prompt, count)[0]
+        tokens, logits = _generate(own, prompt, count)
+        other = tokens if own is eager else _generate(eager, prompt, count)[0]
         agreed = next((i for i, token in enumerate(tokens) if token != other[i]), count)
         return cls(prompt=tuple(prompt), tokens=tuple(tokens), logits=tuple(logits), agreed=agreed)
 

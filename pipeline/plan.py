@@ -264,11 +264,10 @@ def _check_capture(order: Order, steps: Sequence[Step]) -> None:
     """Raise UsageError if `--patch`, `--custom-op` or `--stateful` has no effect."""
     if order.stateful and not any(isinstance(step.target, Stateful) for step in steps):
         raise UsageError(
-            "--stateful has no effect: no target is OpenVINO",
+            "--stateful has no effect: no target is OpenVINO", option="stateful",
             hint=Hint("add ", Option("to", "openvino"), ", or leave it out"),
-            option="stateful",
             code=ErrorCode.NO_EFFECT,
-        )
+        )  # fmt: skip
     if order.patches and not any(step.captures for step in steps):
         raise UsageError(
             f"--patch {' '.join(order.patches)} has no effect: no target is captured",
@@ -280,9 +279,8 @@ def _check_capture(order: Order, steps: Sequence[Step]) -> None:
         raise UsageError(
             f"--custom-op {' '.join(order.custom_ops)} has no effect: nothing is exported to ONNX",
             hint=Hint("add ", Option("to", "onnx"), ", or leave it out"),
-            option="custom-op",
-            code=ErrorCode.NO_EFFECT,
-        )
+            option="custom-op", code=ErrorCode.NO_EFFECT,
+        )  # fmt: skip
 
 
 def _assign_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -294,11 +292,10 @@ def _assign_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
     }
     if order.runtimes and not planned:
         raise UsageError(
-            f"--for {' '.join(order.runtimes)} has no effect: no target is ONNX",
+            f"--for {' '.join(order.runtimes)} has no effect: no target is ONNX", option="for",
             hint=Hint("add ", Option("to", "onnx"), ", or leave it out"),
-            option="for",
             code=ErrorCode.NO_EFFECT,
-        )
+        )  # fmt: skip
     if order.parent is not None:  # its opset is unknown until the conversion reads it
         return tuple(steps)
     return tuple(replace(step, loads_in=planned.get(step.name, "")) for step in steps)
@@ -316,9 +313,8 @@ def _choose_quantizers(
             raise UsageError(
                 f"{named.NAME} does not quantize {wanted.name}",
                 hint=f"give {' or '.join(one.NAME for one in able)}",
-                option="quantizer",
-                code=ErrorCode.UNSUPPORTED,
-            )
+                option="quantizer", code=ErrorCode.UNSUPPORTED,
+            )  # fmt: skip
         able = [named]
     ready = [one for one in able if one.readiness().ready]
     if not ready:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from ..core.contract import Array
 from ..core.errors import RunnerError
@@ -135,7 +136,7 @@ class _ArtifactWalk:
         followers = rows.ids.size - len(rows.ids)
         longest = max(rows.length, *(one.rows.length for one in self.reference.cases.values()), 0)
         return TokenReport(
-            source=self.reference.plan.source,
+            source=Path(self.reference.plan.source).name,
             ways=(text, *ways),
             eager_perplexity=perplexity_of(likely[0], followers),
             perplexity=perplexity_of(likely[1], followers),

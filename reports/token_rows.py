@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import PurePosixPath
 
 from ..core.generation import TokenDifference, TokenReport, TokenWay, WayKind
 from ..core.verdict import Verdict
@@ -34,7 +33,7 @@ def describe_text(report: TokenReport) -> str:
     """Describe what a decoder was judged on."""
     text = report.text
     origin = (
-        f"of {one_line(PurePosixPath(report.source).name, 60)}"
+        f"of {one_line(report.source, 60)}"
         if report.source
         else "sampled from eager (--text gives others)"
     )

@@ -163,7 +163,9 @@ class LoopRunner:
         loop, count = self.loop, len(rows.ids)
         found: dict[str, Array] = {loop.ids: rows.ids[:, start:], **cache}
         if loop.mask is not None:
-            found[loop.mask] = rows.mask
+            # A recurrent model has seen the past: its mask is of the new tokens alone.
+            new = self.inputs[loop.mask].dims[-1].name == self.inputs[loop.ids].dims[-1].name
+            found[loop.mask] = rows.mask[:, start:] if new else rows.mask
         if loop.positions is not None:
             found[loop.positions] = np.maximum(rows.mask.cumsum(1) - 1, 0)[:, start:]
         for name in loop.constant:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from ...core.contract import Array, Feed, Outputs
 from ...core.errors import UsageError
 from ...core.grammar import parse_input
-from ...core.signature import FLOATS, Signature, ValueRange
+from ...core.signature import FLOATS, InputPattern, Signature, ValueRange
 from ...validators.feeds import OPT, SAMPLE, FeedDrawer, NamedFeed
 from .eager_parts import EagerParts, run_plain
 
@@ -88,13 +88,15 @@ class CallRecorder:
         return outputs
 
     def describe_inputs(self, name: str, stated: Sequence[str]) -> tuple[str, ...]:
-        """Return the inputs of a part in the syntax of `--input`, those `stated` as they are.
+        """Return the inputs of a part in the syntax of `--input`.
+
+        What `stated` inputs say precedes what the calls say; `_` keeps that.
 
         Raises:
-            UsageError: a stated input is none of the part's.
+            UsageError: a stated input is none of the part's, or has another rank.
         """
         calls = self.calls[name]
-        given = {parse_input(text).name: text for text in stated}
+        given = {one.name: one for one in map(parse_input, stated)}
         inputs = list(calls[0][1])
         for key in given:
             if key not in inputs:
@@ -104,18 +106,42 @@ class CallRecorder:
                     option="input",
                 )
         dims = _DimNames(calls=calls, whole=self.signature).describe_axes()
+        theirs = [dim for one in given.values() for dim in one.dims or () if dim is not None]
+        ranges = {dim.name: str(dim) for dim in theirs if dim.name and dim.bounded}
+        dims = {place: ranges.get(text.partition("=")[0], text) for place, text in dims.items()}
         return tuple(
-            given.get(key) or self._describe_input(key, dims, [facts[key] for _, facts in calls])
+            self._describe_input(key, dims, [facts[key] for _, facts in calls], given.get(key))
             for key in inputs
         )
 
     def _describe_input(
-        self, key: str, dims: Mapping[tuple[str, int], str], facts: Sequence[_ArrayFacts]
+        self,
+        key: str,
+        dims: Mapping[tuple[str, int], str],
+        facts: Sequence[_ArrayFacts],
+        given: InputPattern | None,
     ) -> str:
-        rank = range(len(facts[0].shape))
-        return f"{key}:{facts[0].dtype}[{','.join(dims[key, axis] for axis in rank)}]" + (
-            self._describe_values(facts)
-        )
+        """Return one input.
+
+        Raises:
+            UsageError: it was stated with another rank.
+        """
+        texts = [dims[key, axis] for axis in range(len(facts[0].shape))]
+        dtype, values = facts[0].dtype, self._describe_values(facts)
+        if given is not None:
+            theirs = given.dims or (None,) * len(texts)
+            if len(theirs) != len(texts):
+                raise UsageError(
+                    f"--input {given.text!r} has {len(theirs)} dims, the pipeline's arrays have "
+                    f"{len(texts)}",
+                    hint=f"write {key}[{','.join(texts)}]",
+                    option="input",
+                )
+            pairs = zip(theirs, texts, strict=True)
+            texts = [text if dim is None else str(dim) for dim, text in pairs]
+            dtype = given.dtype or dtype
+            values = values if given.values is None else str(given.values)
+        return f"{key}:{dtype}[{','.join(texts)}]{values}"
 
     def _describe_values(self, facts: Sequence[_ArrayFacts]) -> str:
         """Return the range of values as `{0..99}`; empty where values are like the example's."""

@@ -194,8 +194,10 @@ def _plan_part(
     stated = request.part_inputs.get(name, ())
     inputs = recorder.describe_inputs(name, stated)
     progress.note(f"part {name}: {'  '.join(inputs)}")
-    for text in recorder.list_narrow_ranges(name, inputs, stated):
-        progress.note(f"the pipeline has only {text}: state more, if there is, as --input '{text}'")
+    notes = tuple(
+        f"{text} are the values in the calls: state more, as --input '{text}', if there are more"
+        for text in recorder.list_narrow_ranges(name, inputs, stated)
+    )
     folder = part_folder(request.out, name)
     samples = store_samples(recorder.examples[name][1], folder)
     return PlannedPart(
@@ -204,6 +206,7 @@ def _plan_part(
         inputs=inputs,
         samples=str(samples),
         calls=len(recorder.calls[name]),
+        notes=notes,
     )
 
 

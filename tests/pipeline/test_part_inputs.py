@@ -119,6 +119,14 @@ def test_a_size_follows_others_of_the_part() -> None:
 def test_what_the_user_states_is_kept() -> None:
     stated = "y:int64[n=1..64]{0..999}"
     assert infer([TEXT], ["y"], lambda p, a: p(np.arange(len(a["ids"]))), [stated]) == (stated,)
+    part = ["y{0..9}", "y[_]{0..9}", "y[batch=1..64]"]
+    found = [infer([TEXT], ["y"], lambda p, a: p(np.arange(len(a["ids"]))), [one]) for one in part]
+    assert found == [
+        ("y:int64[batch=1..3]{0..9}",), ("y:int64[batch=1..3]{0..9}",),
+        ("y:int64[batch=1..64]{0..2}",),
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match=r"has 2 dims, the pipeline's arrays have 1"):
+        infer([TEXT], ["y"], lambda p, a: p(np.arange(len(a["ids"]))), ["y[_,_]"])
     with pytest.raises(UsageError, match=r"part 'p' is called with y"):
         infer([TEXT], ["y"], lambda p, a: p(a["ids"]), ["z:int64[3]"])
 

@@ -206,7 +206,7 @@ def test_text_of_ids_is_cut_into_sequences(tmp_path: Path) -> None:
     ids = tmp_path / "ids.npy"
     np.save(ids, np.arange(40) % IDS)
     report = report_of(judge_tokens(decode, text=ids))
-    assert report.source == str(ids)
+    assert report.source == "ids.npy"
     assert report.text.tokens == 36
     plan = plan_tokens(make_eager(), Judging(text=ids), Silent())  # type: ignore[arg-type]
     assert plan is not None
