@@ -87,11 +87,11 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda x: numbers(x).sum((0, 2)),
     "mean": lambda x: torch.complex(x, x * 2).mean(2, keepdim=True),
     "cumsum": lambda x: numbers(x).cumsum(1),
-    "to_device": lambda x: numbers(x).to(x.device) * 2,
     "split": lambda x: torch.split(torch.complex(x, x * 2), 1, 2)[1],
     "masked_fill": lambda x: numbers(x).masked_fill(x[:, :, 0] > 0, 2.0),
     "full": lambda x: numbers(x) + torch.full((x.shape[3],), 1 - 2j),
     "view_as_complex": lambda x: torch.view_as_complex(x.transpose(2, 3).contiguous()),
+    "to_device": lambda x: numbers(x).to(x.device) * 2,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ SIZES = {
 }  # fmt: skip
 WINDOW = {"sliding_window": 8}  # tokens, fewer than are generated
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-OTHERS: dict[str, tuple[str, str, dict[str, object]]] = {
+OTHERS: dict[str, tuple[str, str, Mapping[str, object]]] = {
     "GPT2": ("GPT2LMHeadModel", "GPT2Config", {"n_positions": 128}),
     "Qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {"head_dim": 8}),
     "Qwen3Moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", {"head_dim": 8, **EXPERTS}),
