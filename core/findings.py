@@ -5,9 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from .kinds import SkippedCheck
-
 SIZED = ("shape", "batch", "seed")  # kinds of feeds with usual values, drawn for their sizes
+
+
+class SkippedCheck(StrEnum):
+    """A check that needs the source, skipped where an artifact is judged by stored references."""
+
+    SECOND_LOOK = "second-look"
+    FLOAT64 = "float64"
+    SWEEP = "sweep"
+    SEARCH = "search"
+    VALUE_RANGES = "value-ranges"
+    WEIGHTS = "weights"
+    SENSITIVITY = "sensitivity"
+    ACCURACY = "accuracy"
+    DIAGNOSIS = "diagnosis"
+    FEEDS = "feeds"
+    TOKENS = "tokens"
 
 
 @dataclass(frozen=True, kw_only=True)

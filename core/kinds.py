@@ -396,19 +396,3 @@ class ReasonCode(_Code):
         "budget", "no choice of layers in floating point met the budget",
         "allow more trials (`--max-trials`), a larger drop, or use a higher precision",
     )
-
-
-class SkippedCheck(StrEnum):
-    """A check that needs the source, skipped where an artifact is judged by stored references."""
-
-    SECOND_LOOK = "second-look"
-    FLOAT64 = "float64"
-    SWEEP = "sweep"
-    SEARCH = "search"
-    VALUE_RANGES = "value-ranges"
-    WEIGHTS = "weights"
-    SENSITIVITY = "sensitivity"
-    ACCURACY = "accuracy"
-    DIAGNOSIS = "diagnosis"
-    FEEDS = "feeds"
-    TOKENS = "tokens"

@@ -293,6 +293,10 @@ class Verdict:
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", "; ".join(one.text for one in self.reasons))
 
+    def with_seconds(self, seconds: float) -> Verdict:
+        """Return it with the time that judging took."""
+        return replace(self, seconds=seconds)
+
     @property
     def faults(self) -> tuple[Reason, ...]:
         """The reasons that hold at any tolerance."""

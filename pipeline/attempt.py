@@ -380,21 +380,21 @@ def _write_samples(work: StepWork, workplace: Path) -> tuple[tuple[str, str], ..
 def _find_frozen(work: StepWork, recipe: Recipe, converted: Converted) -> tuple[str, ...] | None:
     """Return the places frozen by this capture, or by the parent's if there is none here."""
     step, parent, run = work.step, work.parent, work.run
-    if recipe.capture is None:
+    if (capture := recipe.capture) is None:
         return parent.frozen
-    capture, title = recipe.capture, f"look at branches in {recipe.capture}"
+    known = run.memory.programs.get(recipe.rewrites, {})
 
     def again(folder: Path) -> None:
         """Repeat the capture without the cached program."""
+        title = f"look at branches in {capture}"
         with run.workspace.progress.step(title, log=f"{step.name}-branches", attempt=True):
             job = make_job(work, folder)
-            # drop the cached program of this capture only, so that it runs again
-            known = run.memory.programs.get(recipe.rewrites, {})
+            # Without the program of this capture in the cache, it runs again.
             others = {name: one for name, one in known.items() if name != str(capture)}
             step.target.convert(replace(job, capture=capture, folder=folder, programs=others))
 
     branches = branch_coverage(run.eager, run.order.judging.accept)
-    taken = run.memory.programs.get(recipe.rewrites, {}).get(str(capture))
+    taken = known.get(str(capture))
     second = RepeatableCapture(
         again=again, scripted=taken.scripts if isinstance(taken, ScriptCapture) else ()
     )

@@ -12,9 +12,8 @@ from ..checkpoints.loaded_module import LoadedModule
 from ..checkpoints.weight_loading import find_nonfinite_weights
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import CheckpointError, UsageError, unknown_name_error
-from ..core.findings import SIZED, PipelineComparison
+from ..core.findings import SIZED, PipelineComparison, SkippedCheck
 from ..core.generation import TokenPlan
-from ..core.kinds import SkippedCheck
 from ..core.manifest import FeedPlan
 from ..core.postprocess import Postprocess
 from ..core.records import Checkpoint

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, UsageError, unknown_name_error
-from ..core.kinds import SkippedCheck
+from ..core.findings import SkippedCheck
 from ..core.manifest import Manifest, Pending
 from .branch_coverage import accept_recorded, check_accepted
 from .eager_reference import EagerReference

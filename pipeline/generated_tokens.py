@@ -96,7 +96,7 @@ def judge_generated(
             artifact, [(text, _compare(text, generator, end)) for text in texts]
         )
         clock.detail, clock.passed = str(verdict.state), verdict.passed
-    return replace(verdict, seconds=clock.seconds)
+    return verdict.with_seconds(clock.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

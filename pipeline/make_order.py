@@ -300,8 +300,10 @@ def build_order(path: Path, order: Order) -> Order:
         order = preprocess_as_declared(replace(order, meta=meta))
         return replace(order, parent=path, parent_precision=precision)
     if beside is None:
-        command = "build-ov" if order.wanted[0].target.startswith("openvino") else "build-trt"
-        check_not_modelcs(path, command)
+        from ..converters.trt.trt_installation import TrtLibrary
+
+        is_engine = order.wanted[0].target in list(TrtLibrary)
+        check_not_modelcs(path, "build-trt" if is_engine else "build-ov")
         precision = target_for(path).inspect(path).quantized or Precision.FP32
         source = replace(order.source, artifact=True)
         return replace(order, source=source, parent=path, parent_precision=precision)

@@ -97,8 +97,7 @@ class SourceOptions:
         metavar="STEPS")
     strict: bool = switch(
         "no-strict", "Accept missing, unexpected or misshapen weights, with a note.",
-        commands=On.LOADING - On.BENCHMARK,
-        negated=True)
+        commands=On.LOADING - On.BENCHMARK, negated=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +149,7 @@ class ConversionOptions:
 
     overwrite: bool = switch(
         "overwrite", "Move artifacts of another checkpoint from DIR to DIR/replaced/.",
-        Panel.OUTPUT,
-        commands=On.MAKING | On.BENCHMARK, key=False, rebuilds=False)
+        Panel.OUTPUT, commands=On.MAKING | On.BENCHMARK, key=False, rebuilds=False)
     capture: Capture | None = option(
         None, "capture",
         "How to capture the module as a graph: export, export-strict, script, mixed, trace, or "
@@ -165,8 +163,7 @@ class ConversionOptions:
         negated=True, partial=True, rebuilds=False)
     opset: int | None = option(
         None, "opset", "ONNX opset; default 20.", Panel.CAPTURE, commands=On.EXPORT, kind=_W,
-        least=1,
-        most=99, metavar="N")
+        least=1, most=99, metavar="N")
     external_data: bool = switch(
         "external-data", "Store ONNX weights in a separate file.", commands=On.EXPORT)
     narrow: bool = switch(
@@ -177,8 +174,7 @@ class ConversionOptions:
         "Add a check of the domain to the ONNX graph: it fails on inputs outside of it.",
         Panel.CAPTURE, commands=On.EXPORT)
     stateful: bool = switch(
-        "stateful",
-        "For OpenVINO, keep a decoder's cache in states of the model, as openvino-genai expects.",
+        "stateful", "For OpenVINO, keep a decoder's cache in states, as openvino-genai expects.",
         Panel.CAPTURE, commands=On.EXPORT | On.OV, partial=True)
     capture_timeout: float = option(
         CAPTURE_TIMEOUT, "capture-timeout",

@@ -131,18 +131,17 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
         if not isinstance(source, str | Path):
             source = store_module(source, folder, isolate=bounds is not None)
             stored.append(source)
-        place = Path(source)
         if example is not None:
             stored.append(store_samples(example, folder))
             samples = stored[-1]
         order = Order(
             source=Source(
-                checkpoint=place,
+                checkpoint=Path(source),
                 model=model,
                 model_args=dict(model_args or {}),
                 strict=strict,
-                allow_pickle=allow_pickle or place in stored,
-                trust=trust or place in stored,
+                allow_pickle=allow_pickle or source in stored,
+                trust=trust or source in stored,
                 inputs=specs,
                 samples=None if samples is None else Path(samples),
                 method=method,

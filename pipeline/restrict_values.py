@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from ..core.contract import Runner, no_progress
 from ..core.dims import bisect_boundary
 from ..core.errors import CheckpointError
-from ..core.kinds import ReasonCode, SkippedCheck
+from ..core.findings import SkippedCheck
+from ..core.kinds import ReasonCode
 from ..core.signature import InputSpec, Signature, ValueRange
 from ..core.verdict import State
 from ..validators.edge_case_feeds import draw_few_rows

@@ -13,7 +13,8 @@ from ..checkpoints.eager_model import Eager
 from ..checkpoints.eager_probes import DiscreteOrigin
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option
-from ..core.kinds import Precision, SkippedCheck
+from ..core.findings import SkippedCheck
+from ..core.kinds import Precision
 from ..core.manifest import Manifest
 from ..core.records import FileRecord
 from ..validators.edge_case_feeds import NONFINITE

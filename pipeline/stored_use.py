@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..core.errors import join_some
-from ..core.findings import StoredComparison
-from ..core.kinds import SkippedCheck
+from ..core.findings import SkippedCheck, StoredComparison
 from ..core.records import FileRecord
 from .reference_file import ReferenceIndex
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from ..core.contract import Array
 from ..core.errors import RunnerError
+from ..core.findings import SkippedCheck
 from ..core.generation import TokenReport, TokenWay, WayKind
-from ..core.kinds import ReasonCode, SkippedCheck
+from ..core.kinds import ReasonCode
 from ..core.verdict import State
 from ..validators.ruling import Judgment, Ruling
 from ..validators.token_loop import LoopRunner, TokenRows

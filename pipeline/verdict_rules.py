@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from ..checkpoints.eager_probes import DiscreteOrigin
 from ..core.compile_records import COMPILED
-from ..core.findings import SIZED
-from ..core.kinds import QUANTIZED, WEIGHTS_ONLY, Precision, ReasonCode, SkippedCheck
+from ..core.findings import SIZED, SkippedCheck
+from ..core.kinds import QUANTIZED, WEIGHTS_ONLY, Precision, ReasonCode
 from ..core.postprocess import BOXES, CLASS_IDS, COUNT, SCORES
 from ..core.records import Artifact
 from ..core.target_extensions import (

@@ -12,8 +12,8 @@ from pathlib import Path
 from ..core.atomic_write import draft_file
 from ..core.contract import Array, Feed, Runner
 from ..core.errors import CheckpointError, ErrorCode, UsageError, first_line
-from ..core.findings import WorstFeed
-from ..core.kinds import Precision, SkippedCheck
+from ..core.findings import SkippedCheck, WorstFeed
+from ..core.kinds import Precision
 from ..core.manifest import Manifest
 from ..core.records import Artifact
 from ..core.untrusted_files import read_npz

@@ -86,7 +86,7 @@ def apply_tolerance(
             for code, name, text in (*channels, *groups, *agreement)
             if text
         ),
-        *_judge_tokens(measured, tolerance),
+        *(find_token_reasons(measured.tokens, tolerance.of(LOGITS)) if measured.tokens else ()),
     )
     if not outputs and not reasons:
         reasons = (Reason(code=ReasonCode.NOT_MEASURED, text="nothing was measured"),)
@@ -99,12 +99,6 @@ def apply_tolerance(
     )
     verdict.check_explained()
     return verdict
-
-
-def _judge_tokens(measured: Verdict, tolerance: Tolerance) -> tuple[Reason, ...]:
-    if measured.tokens is None:
-        return ()
-    return find_token_reasons(measured.tokens, tolerance.of(LOGITS))
 
 
 def find_gross_outputs(verdict: Verdict) -> Iterator[OutputVerdict]:

@@ -344,7 +344,7 @@ def _judge_artifact(  # noqa: PLR0913, PLR0917 - both sides, and how to judge
             step=name, message=error.message, hint=error.hint, exit_code=error.exit_code
         )
         return replace(manifest, failures=(*manifest.failures, failure))
-    verdict = replace(verdict, seconds=clock.seconds)
+    verdict = verdict.with_seconds(clock.seconds)
     blamed = {**manifest.wrong_parts, name: wrong} if wrong else manifest.wrong_parts
     return replace(manifest, verdicts=(*manifest.verdicts, verdict), wrong_parts=blamed)
 

@@ -16,8 +16,8 @@ from modelc.calibration.calibration_options import LabelledOptions
 from modelc.core.contract import Feed, Outputs, Runner, Target
 from modelc.core.errors import ErrorCode, RunnerError, UsageError
 from modelc.core.events import Event, Finished, Noted, Started, ignore_events
-from modelc.core.findings import Accuracy
-from modelc.core.kinds import Precision, ReasonCode, SkippedCheck
+from modelc.core.findings import Accuracy, SkippedCheck
+from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import State
 from modelc.pipeline.accuracy_gate import check_accuracy

@@ -16,7 +16,8 @@ from modelc.checkpoints.eager_model import Eager
 from modelc.core.contract import Feed, Outputs, Target
 from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.core.events import Event, Noted, Tell, ignore_events
-from modelc.core.kinds import Precision, ReasonCode, SkippedCheck
+from modelc.core.findings import SkippedCheck
+from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import Limits, State, Verdict
 from modelc.pipeline.finish_pending import finish_pending

@@ -14,8 +14,9 @@ import pytest
 from modelc.checkpoints.token_text import read_token_rows
 from modelc.core.contract import Feed, Outputs
 from modelc.core.errors import ErrorCode, UsageError
+from modelc.core.findings import SkippedCheck
 from modelc.core.generation import TokenReport, WayKind
-from modelc.core.kinds import Precision, ReasonCode, SkippedCheck
+from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import FeedPlan
 from modelc.core.signature import Signature
 from modelc.core.verdict import State
