@@ -14,7 +14,7 @@ from rich.markup import escape
 from ..core.children.limits import ProcessLimits
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, Place, UsageError
 from ..core.manifest import Manifest
-from ..core.parts import PARTS_FILE, PartsManifest, PartsPlan
+from ..core.part_records import PARTS_FILE, PartsManifest, PartsPlan
 from ..core.verdict import Limits, Verdict
 from ..pipeline.call_options import CallOptions, PartsChoice
 from ..pipeline.isolation.worker import ApiCall

@@ -12,7 +12,7 @@ import typer
 
 from ..core.events import Tell
 from ..core.manifest import Manifest
-from ..core.parts import PARTS_FILE
+from ..core.part_records import PARTS_FILE
 from ..core.verdict import Verdict
 from ..pipeline.call_options import CallOptions, FileOptions
 from ..pipeline.option_spec import Given, read_record, specs_of

@@ -385,11 +385,10 @@ def _find_frozen(work: StepWork, recipe: Recipe, converted: Converted) -> tuple[
     known = run.memory.programs.get(recipe.rewrites, {})
 
     def again(folder: Path) -> None:
-        """Repeat the capture without the cached program."""
+        """Repeat the capture: without its program in the cache, it runs again."""
         title = f"look at branches in {capture}"
         with run.workspace.progress.step(title, log=f"{step.name}-branches", attempt=True):
             job = make_job(work, folder)
-            # Without the program of this capture in the cache, it runs again.
             others = {name: one for name, one in known.items() if name != str(capture)}
             step.target.convert(replace(job, capture=capture, folder=folder, programs=others))
 

@@ -234,7 +234,7 @@ def _check(
         for place in (folder / str(number) for number in numbers):
             at, before = reader.place_of(place), len(reader.faults)
             record = reader.load_record(place)
-            name = marker if target == "openvino" else _named_model(reader, place, at)
+            name = marker if target == "openvino" else _read_model_name(reader, place, at)
             path = reader.find_file(place, name, at) if len(reader.faults) == before else None
             if path is not None and reader.is_recorded(place, path, record):
                 request = DescribeRequest(path=path, target=target)
@@ -263,7 +263,7 @@ def _read_config(
     return None
 
 
-def _named_model(reader: RepositoryReader, place: Path, at: tuple[str, str]) -> str:
+def _read_model_name(reader: RepositoryReader, place: Path, at: tuple[str, str]) -> str:
     config = _read_config(reader, place, at)
     return "" if config is None else config["model"]["decoder"]["filename"]
 

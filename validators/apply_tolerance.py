@@ -71,9 +71,8 @@ def apply_tolerance(
     ]
     groups = [
         (ReasonCode.GROUP_DIFFERS, one.output, group_fault(one, limits[one.output]))
-        for one in measured.groups
-        if one.output in quiet
-    ]
+        for one in measured.groups if one.output in quiet
+    ]  # fmt: skip
     agreement = [
         (ReasonCode.ROWS_DISAGREE, name, _check_agreement(name, outputs, limits[name]))
         for name in names

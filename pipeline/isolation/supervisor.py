@@ -20,7 +20,7 @@ from ...core.events import Advanced, Entered, Event, Finished, Noted, Started, T
 from ...core.external_runtime import ExternalReport
 from ...core.findings import Localisation
 from ...core.manifest import Failure, Manifest
-from ...core.parts import PartsManifest, PartsPlan
+from ...core.part_records import PartsManifest, PartsPlan
 from ...core.records import REJECTED_FOLDER
 from ...core.verdict import Verdict
 from ..inspection import CheckpointContents, InspectedFile

@@ -13,7 +13,7 @@ from ...core.events import Tell, ignore_events
 from ...core.external_runtime import ExternalReport
 from ...core.findings import Localisation
 from ...core.manifest import Manifest
-from ...core.parts import PartsManifest, PartsPlan
+from ...core.part_records import PartsManifest, PartsPlan
 from ...core.verdict import Verdict
 from ..inspection import CheckpointContents, InspectedFile
 from ..recorded_run import AnyRequest, FinishRequest

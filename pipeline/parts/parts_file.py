@@ -10,7 +10,13 @@ from ...core.atomic_write import atomic_write
 from ...core.errors import ErrorCode, ModelcError, UsageError, first_line
 from ...core.kinds import ReasonCode
 from ...core.manifest import Manifest
-from ...core.parts import PART_NAME, PARTS_FILE, PARTS_SCHEMA_VERSION, PartRecord, PartsManifest
+from ...core.part_records import (
+    PART_NAME,
+    PARTS_FILE,
+    PARTS_SCHEMA_VERSION,
+    PartRecord,
+    PartsManifest,
+)
 from ...core.records import Artifact
 from ...core.verdict import Reason
 from ..manifest_file import encode_json, read_manifest

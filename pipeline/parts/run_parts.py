@@ -27,7 +27,7 @@ from ...core.events import Tell, ignore_events
 from ...core.grammar import parse_input
 from ...core.manifest import Failure, FeedPlan
 from ...core.nested_values import is_loader_spec
-from ...core.parts import PartRecord, PartsManifest, PartsPlan, PlannedPart
+from ...core.part_records import PartRecord, PartsManifest, PartsPlan, PlannedPart
 from ...core.records import Checkpoint
 from ...core.signature import Signature
 from ...validators.feeds import LEAST_FEEDS, draw_feeds

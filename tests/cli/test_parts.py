@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from modelc.cli import app
-from modelc.core.parts import PARTS_FILE, PartsManifest
+from modelc.core.part_records import PARTS_FILE, PartsManifest
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.parts.parts_file import read_parts
 
