@@ -220,6 +220,7 @@ def _make_cache_module(model: PreTrainedModel) -> torch.nn.Module:
             super().__init__()
             self.model = model
             self.training = model.training
+            self.cache_parameter = _cache_parameter(model)
 
         def forward(
             self,
@@ -230,7 +231,7 @@ def _make_cache_module(model: PreTrainedModel) -> torch.nn.Module:
         ) -> dict[str, Any]:
             """Return logits, and the states of each layer: keys and values of all positions."""
             cache = make_cache(self.model, past_key_values)
-            more: dict[str, Any] = {_cache_parameter(self.model): cache}
+            more: dict[str, Any] = {self.cache_parameter: cache}
             if position_ids is not None:
                 more["position_ids"] = position_ids
             with resume_states(self.model, cache.next_start):

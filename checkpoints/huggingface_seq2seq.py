@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from ..core.call import Parameter, ParameterKind
 from ..core.dims import Dim
@@ -11,6 +11,7 @@ from ..core.errors import ErrorCode, Hint, Option, UsageError, first_line
 from ..core.generation import PAST, PRESENT
 from .huggingface_cache import CacheLayer, inputs_of_one_graph, past_inputs
 from .huggingface_inputs import config_number, integer_spec
+from .huggingface_states import read_cache
 from .huggingface_tasks import ENCODER_PART, base_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from ..core.signature import InputSpec
     from .loaded_module import LoadedModule
+
+    _Past: TypeAlias = tuple[dict[str, dict[str, torch.Tensor]], ...]  # by layer and side
 
 _DECODER, _ENCODER = "decoder", "encoder"  # whose keys and values: as optimum and transformers
 _MASK, _ENCODER_MASK = "attention_mask", "encoder_attention_mask"
@@ -154,7 +157,6 @@ def _no_parts_error(model: PreTrainedModel, why: str) -> UsageError:
 def _make_encoder(model: PreTrainedModel) -> torch.nn.Module:
     import torch
     from torch import nn
-    from transformers.modeling_outputs import BaseModelOutput
 
     class Encoder(nn.Module):
         """Returns the encoder's states, and the keys and values of cross attention."""
@@ -175,14 +177,9 @@ def _make_encoder(model: PreTrainedModel) -> torch.nn.Module:
             given = {name: one for name, one in given.items() if one is not None}
             masks = {} if attention_mask is None else {_MASK: attention_mask}
             states = self.model.get_encoder()(**given, **masks)[0]
-            made = self.model(
-                encoder_outputs=BaseModelOutput(last_hidden_state=states),
-                decoder_input_ids=states.new_zeros((states.shape[0], 1), dtype=torch.int64),
-                past_key_values=_make_cache(()),
-                use_cache=True,
-                **masks,
-            )
-            pairs = _pairs_of(made.past_key_values.cross_attention_cache)
+            token = states.new_zeros((states.shape[0], 1), dtype=torch.int64)
+            made = _decode(self.model, states, token, (), masks)
+            pairs = read_cache(made.past_key_values.cross_attention_cache)
             return {
                 "last_hidden_state": states,
                 PRESENT: tuple({_ENCODER: pair} for pair in pairs),
@@ -193,7 +190,6 @@ def _make_encoder(model: PreTrainedModel) -> torch.nn.Module:
 
 def _make_decoder(model: PreTrainedModel) -> torch.nn.Module:
     from torch import nn
-    from transformers.modeling_outputs import BaseModelOutput
 
     class Decoder(nn.Module):
         """Converts nested tensors to transformers' cache and back."""
@@ -206,7 +202,7 @@ def _make_decoder(model: PreTrainedModel) -> torch.nn.Module:
         def forward(
             self,
             input_ids: torch.Tensor,
-            past_key_values: tuple[dict[str, dict[str, torch.Tensor]], ...],
+            past_key_values: _Past,
             encoder_attention_mask: torch.Tensor | None = None,
         ) -> dict[str, Any]:
             """Return logits, and the decoder's keys and values of all positions."""
@@ -214,24 +210,30 @@ def _make_decoder(model: PreTrainedModel) -> torch.nn.Module:
             # The cross cache replaces the encoder's states; only their length matters.
             states = key.new_zeros((key.shape[0], key.shape[2], 1))
             masks = {} if encoder_attention_mask is None else {_MASK: encoder_attention_mask}
-            made = self.model(
-                encoder_outputs=BaseModelOutput(last_hidden_state=states),
-                decoder_input_ids=input_ids,
-                past_key_values=_make_cache(past_key_values),
-                use_cache=True,
-                **masks,
-            )
-            pairs = _pairs_of(made.past_key_values.self_attention_cache)
+            made = _decode(self.model, states, input_ids, past_key_values, masks)
+            pairs = read_cache(made.past_key_values.self_attention_cache)
             return {"logits": made.logits, PRESENT: tuple({_DECODER: pair} for pair in pairs)}
 
     return Decoder()
 
 
-def _pairs_of(cache: Any) -> list[dict[str, torch.Tensor]]:
-    return [{"key": layer.keys, "value": layer.values} for layer in cache.layers]
+def _decode(
+    model: PreTrainedModel, states: torch.Tensor, ids: torch.Tensor, past: _Past,
+    masks: Mapping[str, torch.Tensor],
+) -> Any:  # fmt: skip
+    """Run the decoder on tokens after a past, with the states of the encoder and their mask."""
+    from transformers.modeling_outputs import BaseModelOutput
+
+    return model(
+        encoder_outputs=BaseModelOutput(last_hidden_state=states),
+        decoder_input_ids=ids,
+        past_key_values=_make_cache(past),
+        use_cache=True,
+        **masks,
+    )
 
 
-def _make_cache(past: tuple[dict[str, dict[str, torch.Tensor]], ...]) -> EncoderDecoderCache:
+def _make_cache(past: _Past) -> EncoderDecoderCache:
     """Return both caches; without a config no layer truncates them."""
     from transformers import DynamicCache, EncoderDecoderCache
 

@@ -148,7 +148,6 @@ def validate_parts(folder: Path, given: Given) -> int:
 
 @contextmanager
 def _open_screen(call: CallOptions, out: Path) -> Iterator[PartsCall]:
-
     bounds = process_bounds(call)
     set_output_folder(out)
     with Screen(quiet=call.quiet) as screen:
@@ -222,13 +221,16 @@ def show_parts(
             show_manifest(manifests[part.name], str(out / part.name))
         if part.name in errors:
             error = errors[part.name]
-            print_line(console, f"[red]{escape(part.name)}[/]: {escape(error.message)}")
-            print_line(console, f"  [dim]hint: {escape(error.hint)}[/]")
+            _show_failure(console, part.name, error.message, error.hint)
     _show_whole(console, whole, out)
 
 
-def _show_whole(console: Console, whole: PartsManifest, out: Path) -> None:
+def _show_failure(console: Console, name: str, message: str, hint: str) -> None:
+    print_line(console, f"[red]{escape(name)}[/]: {escape(message)}")
+    print_line(console, f"  [dim]hint: {escape(hint)}[/]")
 
+
+def _show_whole(console: Console, whole: PartsManifest, out: Path) -> None:
     print_line(console, f"[bold]end to end[/] ({escape(whole.compose)})")
     rows = [
         {
@@ -251,8 +253,7 @@ def _show_whole(console: Console, whole: PartsManifest, out: Path) -> None:
     for verdict in whole.verdicts:
         _show_verdict(console, verdict)
     for failure in whole.failures:
-        print_line(console, f"[red]{escape(failure.step)}[/]: {escape(failure.message)}")
-        print_line(console, f"  [dim]hint: {escape(failure.hint)}[/]")
+        _show_failure(console, failure.step, failure.message, failure.hint)
     for note in whole.notes:
         print_line(console, f"  [yellow]{escape(note)}[/]")
     states = Counter(map(verdict_outcome, whole.verdicts))

@@ -18,6 +18,7 @@ from .runner_base import runner_error, text_lines
 if TYPE_CHECKING:
     import openvino
 
+    from ..core.contract import Array
     from ..core.signature import InputSpec, Signature
 
 _OPERATOR = re.compile(r"^-- (?P<name>\S+)-\d+ with a message:$", flags=re.MULTILINE)
@@ -71,6 +72,19 @@ def read_ir(path: Path) -> openvino.Model:
         return openvino.Core().read_model(str(path))
     except RuntimeError as error:
         raise openvino_error(error) from error
+
+
+def check_dtype(name: str, array: Array, dtype: str) -> None:
+    """Check the dtype of an input, which OpenVINO would cast silently.
+
+    Raises:
+        RunnerError: it is another one.
+    """
+    if str(array.dtype) != dtype:
+        raise RunnerError(
+            f"OpenVINO: input {name!r} is {array.dtype}, the model takes {dtype}",
+            hint=f"feed it as {dtype}",
+        )
 
 
 def openvino_error(error: RuntimeError) -> RunnerError:

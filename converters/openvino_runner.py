@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array, Feed, Outputs
-from ..core.errors import RunnerError
 from ..core.large_arrays import copy_array
 from ..core.signature import Signature
 from .openvino_precision import signature_name
-from .openvino_reader import openvino_error
+from .openvino_reader import check_dtype, openvino_error
 from .runner_base import RunnerBase, order_inputs
 
 if TYPE_CHECKING:
@@ -35,11 +34,7 @@ class OpenVinoRunner(RunnerBase):
             raise RuntimeError("the model is closed")
         given = order_inputs(feed, self.inputs)
         for name, dtype in zip(self.inputs, self._dtypes, strict=True):
-            if str(feed[name].dtype) != dtype:  # OpenVINO would cast it silently
-                raise RunnerError(
-                    f"OpenVINO: input {name!r} is {feed[name].dtype}, the model takes {dtype}",
-                    hint=f"feed it as {dtype}",
-                )
+            check_dtype(name, feed[name], dtype)
         try:
             results = self._compiled(given)
         except RuntimeError as error:

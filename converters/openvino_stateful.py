@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array, Feed, Outputs
-from ..core.errors import ErrorCode, Hint, Option, RunnerError, UsageError
+from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.generation import LOGITS, PAST, PRESENT, DecoderLoop, find_cached_loop
 from ..core.kinds import Precision
 from ..core.signature import Signature
-from .openvino_reader import openvino_error, read_ir
+from .openvino_reader import check_dtype, openvino_error, read_ir
 from .openvino_rewrites import int64_constant
 from .runner_base import RunnerBase, order_inputs
 
@@ -165,7 +165,8 @@ class StatefulRunner(RunnerBase):
         import numpy as np
 
         order_inputs(feed, self.inputs)
-        self._check_dtypes(feed)
+        for name in self.inputs:
+            check_dtype(name, feed[name], self._types.get(name, "float32"))
         tokens = feed[_TOKENS].shape[1]
         parts = []
         try:
@@ -203,15 +204,6 @@ class StatefulRunner(RunnerBase):
         if self._request is None:
             raise RuntimeError("the model is closed")
         return self._request
-
-    def _check_dtypes(self, feed: Feed) -> None:
-        for name in self.inputs:
-            dtype = self._types.get(name, "float32")
-            if str(feed[name].dtype) != dtype:  # OpenVINO would cast it silently
-                raise RunnerError(
-                    f"OpenVINO: input {name!r} is {feed[name].dtype}, the model takes {dtype}",
-                    hint=f"feed it as {dtype}",
-                )
 
     def _is_set(self, feed: Feed) -> bool:
         past = next(feed[name] for name in self.inputs if name.startswith(PAST))

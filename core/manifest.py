@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .compile_records import CompiledVerdict
 from .errors import Hint, MissingError, Option, RunnerError
@@ -141,6 +141,11 @@ class Manifest:
     def verdict_of(self, artifact: str) -> Verdict | None:
         """Return the verdict on an artifact, if it was judged."""
         return next((v for v in self.verdicts if v.artifact == artifact), None)
+
+    def signature_of(self, artifact: Artifact) -> Signature:
+        """Return the inputs of an artifact's domain, and the outputs."""
+        domain = artifact.domain
+        return self.signature if domain is None else replace(self.signature, inputs=domain.inputs)
 
     @property
     def steps_pending(self) -> tuple[Pending, ...]:

@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoints.factory import import_object
 from ..checkpoints.user_code import keep_working_folder, locate_user_code
 from ..core.contract import Array, Outputs
-from ..core.errors import CheckpointError, ErrorCode, Hint, UsageError, first_line
+from ..core.errors import CheckpointError, ErrorCode, Hint, first_line
 from ..core.findings import PipelineComparison
 from ..core.kinds import Precision
 from ..core.records import sha256_of
@@ -28,6 +27,7 @@ from ..validators.tolerance import TOLERANCES
 from .eager_reference import EagerReference
 from .pipeline_distance import PipelineReply, measure_drifts
 from .run_progress import Progress
+from .stated_inputs import import_callable
 
 if TYPE_CHECKING:
     import torch
@@ -130,6 +130,19 @@ def restore_globals() -> Iterator[None]:
             torch.set_default_device(None if device.type == "cpu" else device)
 
 
+def load_user_function(spec: str, option: str, hint: str) -> tuple[Callable[..., object], str]:
+    """Import a function of the user; return it with the SHA-256 of its file, empty without one.
+
+    Raises:
+        UsageError: there is no such function.
+        CheckpointError: its module raises.
+    """
+    with restore_globals():
+        found = import_callable(spec, option, hint)
+    file = getattr(inspect.getmodule(found), "__file__", None)
+    return found, sha256_of(Path(file)) if file and Path(file).is_file() else ""
+
+
 class UserPipeline:
     """The user's function, called with copies of a feed's arrays.
 
@@ -137,23 +150,12 @@ class UserPipeline:
     """
 
     def __init__(self, spec: str, module: torch.nn.Module | None = None) -> None:
-        with restore_globals():
-            found = import_object(spec, "--against-pipeline")
-        if not callable(found):
-            raise UsageError(
-                f"--against-pipeline {spec} is of type {type(found).__name__}, which cannot be "
-                "called",
-                hint="name a function that takes the inputs as arrays, and returns the outputs",
-                option="against-pipeline",
-                code=ErrorCode.NOT_CALLABLE,
-            )
+        hint = "name a function that takes the inputs as arrays, and returns the outputs"
+        self._function, self.sha256 = load_user_function(spec, "--against-pipeline", hint)
         self._spec = spec
         modules = () if module is None else module.modules()
         self._compared = {id(one) for one in modules if [*one.parameters(), *one.buffers()]}
         self._shares = False
-        self._function: Callable[..., object] = found
-        file = getattr(inspect.getmodule(found), "__file__", None)
-        self.sha256 = sha256_of(Path(file)) if file and Path(file).is_file() else ""
 
     def run(self, reference: ReferenceOutputs) -> Outputs:
         """Return its outputs on a feed, in the shapes of eager's.

@@ -18,6 +18,7 @@ from ..core.hub_ids import find_hub_id
 from ..core.kinds import Capture
 from ..core.manifest import Manifest, Pending
 from ..core.nested_values import is_loader_spec
+from ..core.part_records import PartsManifest
 from ..core.records import REJECTED_FOLDER, Artifact, Checkpoint, sha256_of
 from ..core.verdict import Tolerance
 from .image_samples import digest_samples
@@ -188,7 +189,7 @@ def source_from_record(manifest: Manifest, folder: Path, moved: Moved) -> Source
     return source_of_record(manifest, folder, moved)
 
 
-def source_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Source:
+def source_of_record(manifest: Manifest | PartsManifest, folder: Path, moved: Moved) -> Source:
     """As `source_from_record`, without looking for the files."""
     recorded = manifest.checkpoint
     path = _path_of_record(manifest, folder, moved)
@@ -217,13 +218,13 @@ def source_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Source:
     )
 
 
-def _path_of_record(manifest: Manifest, folder: Path, moved: Moved) -> Path:
+def _path_of_record(manifest: Manifest | PartsManifest, folder: Path, moved: Moved) -> Path:
     """The checkpoint's new place, the id of its commit on the hub, or its place."""
     recorded = manifest.checkpoint
     return moved.checkpoint or (Path(recorded.hub.id) if recorded.hub else folder / recorded.path)
 
 
-def apply_recorded_judging(judging: Judging, manifest: Manifest) -> Judging:
+def apply_recorded_judging(judging: Judging, manifest: Manifest | PartsManifest) -> Judging:
     """The number of feeds and the seed of the record, where none are asked for now."""
     return replace(
         judging,

@@ -255,10 +255,7 @@ def begin_record(
         modelc=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         order=order.summary(),
-        checkpoint=replace(
-            eager.checkpoint,
-            path=commit_id(eager.checkpoint.hub) or relative_to(eager.checkpoint.path, folder),
-        ),
+        checkpoint=place_checkpoint(eager.checkpoint, folder),
         signature=eager.signature,
         feeds=replace(
             eager.feeds,
@@ -272,6 +269,12 @@ def begin_record(
         pipeline=eager.pipeline if eager.has_source or known is None else known.pipeline,
     )
     return continue_manifest(order, folder, fresh, known, tell)
+
+
+def place_checkpoint(checkpoint: Checkpoint, folder: OutputFolder) -> Checkpoint:
+    """Return the checkpoint with its path relative to the folder, or its commit on the hub."""
+    path = commit_id(checkpoint.hub) or relative_to(checkpoint.path, folder)
+    return replace(checkpoint, path=path)
 
 
 def _place_text(plan: TokenPlan | None, folder: OutputFolder) -> TokenPlan | None:

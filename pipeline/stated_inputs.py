@@ -141,24 +141,32 @@ def describe_static_dims(signature: Signature, names: Iterable[str]) -> str:
     return f"fixed by --static: {dims}"
 
 
+def import_callable(spec: str, option: str, hint: str) -> Callable[..., object]:
+    """Import the function `package.module:function`; `option` is the user's option for it.
+
+    Raises:
+        UsageError: it does not exist or is not callable; then with the `hint`.
+        CheckpointError: its module raises.
+    """
+    found = import_object(spec, option)
+    if not callable(found):
+        raise UsageError(
+            f"{option} {spec} is of type {type(found).__name__}, which cannot be called",
+            hint=hint,
+            option=option.removeprefix("--"),
+            code=ErrorCode.NOT_CALLABLE,
+        )
+    return found
+
+
 def load_functions(custom_ops: Mapping[str, str]) -> dict[str, Callable[..., object]]:
     """Import the function that each `package.module:fn` names, by operator.
 
     Raises:
         UsageError: it does not exist or is not callable.
     """
-    functions: dict[str, Callable[..., object]] = {}
-    for name, spec in custom_ops.items():
-        found = import_object(spec, "--custom-op")
-        if not callable(found):
-            raise UsageError(
-                f"--custom-op {spec} is of type {type(found).__name__}, which cannot be called",
-                hint="name a function that writes the operator: def fn(op, x): return op.Relu(x)",
-                option="custom-op",
-                code=ErrorCode.NOT_CALLABLE,
-            )
-        functions[name] = found
-    return functions
+    hint = "name a function that writes the operator: def fn(op, x): return op.Relu(x)"
+    return {name: import_callable(spec, "--custom-op", hint) for name, spec in custom_ops.items()}
 
 
 def settle_signature(

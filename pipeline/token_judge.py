@@ -209,15 +209,16 @@ class _ArtifactWalk:
         )
         first, after = runner.advance(one.rows, cut, cache)
 
-        def piece_of(case: TokenCase, rest: Array) -> _Piece:
+        def piece_of(case: TokenCase, rest: Array, own: Array) -> _Piece:
             whole = np.concatenate([start, rest], axis=1)
-            return _Piece(
-                rows=case.rows, eager=case.logits, artifact=whole, own=self._pass(case.rows)
-            )
+            return _Piece(rows=case.rows, eager=case.logits, artifact=whole, own=own)
 
         second, _ = runner.advance(other.rows, cut, cache)
-        yield WayKind.REUSED, [piece_of(one, first), piece_of(other, second)]
+        own = self._pass(other.rows)
+        yield WayKind.REUSED, [
+            piece_of(one, first, self._pass(one.rows)), piece_of(other, second, own)
+        ]  # fmt: skip
         if len(runner.position_axes()) == len(runner.loop.cache):
             back = runner.cut_cache(after, cut)
             third, _ = runner.advance(other.rows, cut, back)
-            yield WayKind.ROLLED_BACK, [piece_of(other, third)]
+            yield WayKind.ROLLED_BACK, [piece_of(other, third, own)]

@@ -28,6 +28,7 @@ from ..runtimes.generation_files import (
     MODEL_CONFIG,
     OPENVINO_MODEL,
     TOKENIZER_FILES,
+    GenerationSettings,
     longest_text,
     make_genai_config,
     read_settings,
@@ -74,14 +75,15 @@ def prepare_onnx(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
     found = []
     for model in models:
         folder = _checkpoint_of(model)
-        if not read_settings(folder).ends:
+        settings = read_settings(folder)
+        if not settings.ends:
             raise UsageError(
                 f"{folder} names no eos_token_id, without which onnxruntime-genai ends at token 0",
                 hint=f"add it to {folder / GENERATION_CONFIG}", code=ErrorCode.UNSUPPORTED,
             )  # fmt: skip
-        config = _make_config(folder, model.signature, Path(model.files[0].name).name)
+        config = _make_config(settings, model.signature, Path(model.files[0].name).name)
         file = PlannedFile(name=GENAI_CONFIG, content=json.dumps(config, indent=2).encode() + b"\n")
-        beside, notes = (file, *_plan_texts(folder)), tuple(_note_texts(folder, model))
+        beside, notes = (file, *_plan_texts(folder)), tuple(_note_texts(folder, settings, model))
         found.append(_add_beside(model, beside, notes))
     return tuple(found)
 
@@ -99,7 +101,8 @@ def prepare_openvino(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
         beside = (*_plan_texts(folder), *(_plan_content(*one) for one in made.items()))
         files = " and ".join(f"{name}.xml" for name in _MADE_TOKENIZERS)
         notes = (f"{files} are missing: {missing}",) if missing else ()
-        found.append(_add_beside(model, beside, (*_note_texts(folder, model), *notes)))
+        texts = _note_texts(folder, read_settings(folder), model)
+        found.append(_add_beside(model, beside, (*texts, *notes)))
     return tuple(found)
 
 
@@ -148,11 +151,13 @@ def _checkpoint_of(model: ServedModel) -> Path:
     return place
 
 
-def _make_config(folder: Path, signature: Signature, model_file: str) -> dict[str, Any]:
+def _make_config(
+    settings: GenerationSettings, signature: Signature, model_file: str
+) -> dict[str, Any]:
     loop = find_cached_loop(signature)
     if loop is None:
         raise UsageError("it is no decoder with a cache", hint=f"export with {_MERGED}")
-    return make_genai_config(read_settings(folder), signature, loop, model_file)
+    return make_genai_config(settings, signature, loop, model_file)
 
 
 def _plan_texts(folder: Path) -> Iterator[PlannedFile]:
@@ -172,8 +177,8 @@ def _plan_content(name: str, content: bytes) -> PlannedFile:
     return PlannedFile(name=name, content=content, record=record)
 
 
-def _note_texts(folder: Path, model: ServedModel) -> Iterator[str]:
-    settings, loop = read_settings(folder), find_cached_loop(model.signature)
+def _note_texts(folder: Path, settings: GenerationSettings, model: ServedModel) -> Iterator[str]:
+    loop = find_cached_loop(model.signature)
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         yield f"{folder} has no tokenizer: the runtime takes and gives token ids alone"
     if not settings.ends:

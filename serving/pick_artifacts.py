@@ -70,7 +70,7 @@ class PickedArtifact:
     @property
     def signature(self) -> Signature:
         """The inputs of the verdict's domain, and the outputs."""
-        return _signature_of(self.artifact, self.manifest)
+        return self.manifest.signature_of(self.artifact)
 
     @property
     def request(self) -> DescribeRequest:
@@ -116,7 +116,7 @@ def pick_artifacts(
         verdict = manifest.verdict_of(artifact.name)
         passed = verdict is not None and verdict.passed and not artifact.rejected
         why = _describe_left_out(artifact, choice, targets, passed=passed or allowed)
-        if why is None and (reason := decline(artifact, _signature_of(artifact, manifest)))[0]:
+        if why is None and (reason := decline(artifact, manifest.signature_of(artifact)))[0]:
             why = OmittedArtifact(
                 model="", artifact=artifact.name, reason=reason[0], hint=reason[1]
             )
@@ -137,11 +137,6 @@ def pick_artifacts(
             )
         )
     return PickedArtifacts(picked=tuple(picked), left_out=tuple(left_out))
-
-
-def _signature_of(artifact: Artifact, manifest: Manifest) -> Signature:
-    domain, own = artifact.domain, manifest.signature
-    return own if domain is None else Signature(inputs=domain.inputs, outputs=own.outputs)
 
 
 def _describe_left_out(

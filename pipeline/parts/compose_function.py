@@ -10,10 +10,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ...checkpoints.factory import import_object
 from ...checkpoints.user_code import locate_user_code
 from ...core.call import Parameter, ParameterKind
 from ...core.contract import Array, Feed, Outputs
@@ -26,12 +24,11 @@ from ...core.errors import (
     UsageError,
     first_line,
 )
-from ...core.records import sha256_of
 from ...core.signature import DTYPES, Signature
 from ...core.torch_tools import is_tensor
 from ...validators.feeds import NamedFeed, describe_named_feed
 from ...validators.metrics import is_numeric
-from ..python_pipeline import restore_globals
+from ..python_pipeline import load_user_function, restore_globals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,19 +126,9 @@ class ComposeFunction:
             UsageError: there is no such function.
             CheckpointError: its module raises.
         """
-        with restore_globals():
-            found = import_object(spec, "--compose")
-        if not callable(found):
-            raise UsageError(
-                f"--compose {spec} is of type {type(found).__name__}, which cannot be called",
-                hint="name a function of the parts and the inputs that returns the outputs",
-                option="compose",
-                code=ErrorCode.NOT_CALLABLE,
-            )
+        hint = "name a function of the parts and the inputs that returns the outputs"
+        self._function, self.sha256 = load_user_function(spec, "--compose", hint)
         self.spec = spec
-        self._function: Callable[..., object] = found
-        file = getattr(inspect.getmodule(found), "__file__", None)
-        self.sha256 = sha256_of(Path(file)) if file and Path(file).is_file() else ""
 
     @property
     def takes(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from ...converters.registry import target_named
 from ...core.contract import Array, Outputs
@@ -265,13 +265,13 @@ def _find_wrong_parts(case: WholeCase, names: Sequence[str]) -> tuple[tuple[str,
     """Replace one part after another by eager; return the wrong ones, and what was found."""
     if len(names) == 1:
         return tuple(names), f"{names[0]} is wrong: it is the only part"
-    cured = [
-        name for name in names if case.judge_parts([one for one in names if one != name]).passed
-    ]
+    # Of two parts, each without the other is each alone: a set is run once.
+    is_right = cache(lambda chosen: case.judge_parts(chosen).passed)
+    cured = [name for name in names if is_right(tuple(one for one in names if one != name))]
     if cured:
         text = f"{' or '.join(cured)} is wrong: with eager in its place, the whole is right"
         return tuple(cured), text
-    alone = [name for name in names if not case.judge_parts([name]).passed]
+    alone = [name for name in names if not is_right((name,))]
     if alone:
         listed = " and ".join(alone)
         return tuple(alone), (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 
 from ...converters.registry import target_named
 from ...core.contract import Array, Feed, Native, Outputs, Program, Runner
@@ -48,12 +47,8 @@ class OpenedParts:
             precision=artifact.limit_precision,
             path=built.folder / artifact.files[0].name,
         )
-        inputs = built.manifest.signature.inputs
-        signature = replace(
-            built.manifest.signature,
-            inputs=inputs if artifact.domain is None else artifact.domain.inputs,
-        )
         runner = candidate.open(judging.device_for(target), built.manifest.signature)
+        signature = built.manifest.signature_of(artifact)
         self._runners[part] = self._held.enter_context(runner), signature
         self.artifacts[part] = artifact
 

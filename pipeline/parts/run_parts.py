@@ -26,19 +26,16 @@ from ...core.errors import (
 from ...core.events import Tell, ignore_events
 from ...core.grammar import parse_input
 from ...core.manifest import Failure, FeedPlan
-from ...core.nested_values import is_loader_spec
 from ...core.part_records import PartRecord, PartsManifest, PartsPlan, PlannedPart
-from ...core.records import Checkpoint
 from ...core.signature import Signature
 from ...validators.feeds import LEAST_FEEDS, draw_feeds
 from ..cache.environment import describe_environment
 from ..eager_reference import read_checkpoint
-from ..hub_source import commit_id
 from ..manifest_file import MANIFEST_FILE
 from ..order import Judging, Source
 from ..output_folder import OutputFolder, open_folder
-from ..recorded_run import Moved
-from ..run_context import relative_to
+from ..recorded_run import Moved, apply_recorded_judging, source_of_record
+from ..run_context import place_checkpoint, relative_to
 from ..run_progress import Progress
 from ..runtime_reference import load_model
 from ..stated_inputs import settle_signature
@@ -85,34 +82,17 @@ class PartsRequest:
         Raises:
             UsageError: there is no such manifest.
         """
-        moved, judging, then = moved or Moved(), judging or Judging(), read_parts(folder)
-        recorded = then.checkpoint
-        samples = moved.samples
-        if samples is None and then.feeds.samples is not None:
-            is_loader = is_loader_spec(then.feeds.samples)
-            samples = Path(then.feeds.samples) if is_loader else folder / then.feeds.samples
-        path = Path(recorded.hub.id) if recorded.hub else folder / recorded.path
-        source = Source(
-            checkpoint=moved.checkpoint or path,
-            model=recorded.factory,
-            model_args=recorded.factory_args,
-            strict=recorded.strict,
-            allow_pickle=moved.allow_pickle,
-            weights_key=recorded.weights_key,
-            trust=moved.trust,
-            recorded=recorded.digest,
-            samples=samples,
-        )
+        moved, then = moved or Moved(), read_parts(folder)
+        source = source_of_record(then, folder, moved)
+        samples = moved.samples or source.samples
         return cls(
-            source=source,
+            source=replace(
+                source, samples=samples, allow_pickle=moved.allow_pickle, artifact=False
+            ),
             methods={part.name: part.method for part in then.parts},
             compose=then.compose,
             out=folder,
-            judging=replace(
-                judging,
-                feeds=then.feeds.count if judging.feeds is None else judging.feeds,
-                seed=then.feeds.seed if judging.seed is None else judging.seed,
-            ),
+            judging=apply_recorded_judging(judging or Judging(), then),
             signature=then.signature,
             recorded=then.parts,
         )
@@ -290,7 +270,7 @@ def judge_parts(
         manifest = PartsManifest(
             modelc=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            checkpoint=_relative_checkpoint(whole.checkpoint, place),
+            checkpoint=place_checkpoint(whole.checkpoint, place),
             compose=request.compose,
             compose_sha256=whole.compose.sha256,
             signature=reference.signature,
@@ -374,12 +354,6 @@ class _StepCounter:
         self._done += 1
         self._total = max(self._total, self._done)
         self._report(self._done, self._total)
-
-
-def _relative_checkpoint(checkpoint: Checkpoint, folder: OutputFolder) -> Checkpoint:
-    """Return the checkpoint with its path relative to the output folder."""
-    path = commit_id(checkpoint.hub) or relative_to(checkpoint.path, folder)
-    return replace(checkpoint, path=path)
 
 
 def _plan_feeds(whole: EagerWhole, judging: Judging, folder: OutputFolder) -> FeedPlan:
