@@ -75,6 +75,8 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
     stored = str(config.get("dtype", config.get("torch_dtype", "float32")))
     if stored in ("float16", "bfloat16"):
         notes.append(f"the checkpoint's weights are {stored}; they were cast to float32{where}")
+    if config.get("auto_map"):
+        notes.append(f"its own code (auto_map) was not run: it is transformers' {kind.__name__}")
     kept = keeps_cache(checkpoint.factory_args)
     cached = task in CACHED or task in PARTS
     if not kept and _disable_cache(model) and not cached and checkpoint.method is None:
