@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from .errors import RunnerError
 from .manifest import Failure, FeedPlan
-from .records import Checkpoint
+from .records import Checkpoint, Dependencies
 from .signature import Signature
 from .verdict import State, Verdict
 
 PARTS_FILE = "parts.json"
 PARTS_SCHEMA_VERSION = 1
+WHOLE = "whole"  # stands for all parts together in names of artifacts
 # A part's name is that of its folder, so nothing that leads out of the output folder is one.
 PART_NAME = re.compile(r"[A-Za-z]\w{0,63}", re.ASCII)
 
@@ -59,6 +60,8 @@ class PartsManifest:
     A verdict is on the artifacts of one name in all parts, as the user's function `compose` runs
     them end to end. `wrong_parts` are the parts that a rejection blames, by the verdict's artifact.
     `failures` are artifacts of the whole that could not be run, and parts that could not be judged.
+    `keys` are the cache keys of the verdicts by artifact, empty if not computed; `needs` are the
+    dependencies besides the request, as of a manifest.
     """
 
     modelc: str
@@ -74,6 +77,8 @@ class PartsManifest:
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    needs: Dependencies = field(default_factory=Dependencies)
     schema_version: int = PARTS_SCHEMA_VERSION
     seal: str = field(default="", compare=False)  # last: it covers the text before it
 

@@ -14,6 +14,7 @@ from ..pipeline.make_order import make_order
 from ..pipeline.option_spec import read_record
 from ..pipeline.option_table import ArtifactOptions
 from ..pipeline.order import Order, Wanted
+from ..pipeline.parts.parts_order import PartsOrder
 from ..pipeline.plan import Step, make_plan
 from ..pipeline.recorded_run import check_source
 from .artifact_selection import cross_formats
@@ -35,7 +36,7 @@ from .project_records import (
     SettingLayer,
     Settings,
 )
-from .setting_keys import ENGINE_KEYS, META, PARTIAL_KEYS, TOLERANCE
+from .setting_keys import ENGINE_KEYS, META, PARTIAL_KEYS, PARTS, TOLERANCE
 from .setting_layers import Overrides, read_values, resolve_settings_leniently
 
 
@@ -107,7 +108,7 @@ def _make_orders(
             found.append(replace(one, order=replace(one.order, cache_limit=run.cache_limit)))
     if len(found) == len(known):  # otherwise the artifacts of the others are unknown
         said = (one for model in settings.models for one in model.said.values())
-        asked = (step.name for model in found for step in model.plan if step.asked)
+        asked = (name for model in found for name in model.asked_names)
         check_shared_gates(said, tuple(dict.fromkeys(asked)), faults)
     return tuple(found)
 
@@ -145,7 +146,7 @@ class _OrderMaker:
                 places = self._places()
                 faults.keep(error, place_for(error, places))
             return None
-        artifacts = [step.name for step in made.plan if step.asked]
+        artifacts = made.asked_names
         measures = made.order.measuring is not None or self._is_rejected("data", faults)
         check_gates(self.said.values(), artifacts, faults, measures=measures)
         return made if len(faults.found) == before else None
@@ -190,6 +191,7 @@ class _OrderMaker:
             check_source(source)
         plan = make_plan(order)
         self._check_settings(order, plan)
+        parts, order = PartsOrder.read(self._read_given(), order)
         gates = read_gates(self.said)
         timed = any(gate.max_latency_ratio is not None for gate in gates)
         return ModelOrder(
@@ -200,7 +202,14 @@ class _OrderMaker:
             left_out=matrix.left_out,
             unused=tuple(self.unused),
             places=self._places(),
+            parts=parts,
         )
+
+    def _read_given(self) -> dict[str, object]:
+        """Return what is set, as options of `modelc export`."""
+        parts = [f"{at[1]}={one.value}" for at, one in self.said.items() if at[0] == PARTS]
+        tables = {**_read_meta(self.said), **({"part": tuple(parts)} if parts else {})}
+        return {**read_values(self.said), **tables}
 
     def _check_settings(self, order: Order, plan: Sequence[Step]) -> None:
         if order.settings and not any(isinstance(step.target, Deferred | Native) for step in plan):
