@@ -82,8 +82,7 @@ def export_parts(order: Order, parts: PartsOrder, call: CallOptions) -> int:
         arguments = {"request": request, "artifacts": list_whole(plan, pending)}
         judge = ApiCall(function="judge_parts", arguments=arguments)
         whole = run_call(judge, PartsManifest, on.bounds, on.screen)
-    notes = (note for part in found.parts for note in part.notes)
-    whole = replace(whole, notes=(*whole.notes, *notes))
+    whole = replace(whole, notes=(*whole.notes, *found.all_notes))
     return _finish(whole, manifests, {}, order.out, call)
 
 

@@ -23,7 +23,8 @@ class PlannedPart:
     """A part to convert, with its inputs as the pipeline calls it.
 
     `inputs` are in the syntax of `--input`, `samples` is a file with the arrays of one call, and
-    `calls` is how often the pipeline called it on all feeds.
+    `calls` is how often the pipeline called it on all feeds. `calibration` is a folder of samples;
+    empty if nothing is calibrated.
     """
 
     name: str
@@ -32,6 +33,7 @@ class PlannedPart:
     samples: str
     calls: int
     notes: tuple[str, ...] = ()
+    calibration: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,12 @@ class PartsPlan:
     """The parts of a model, found by running the user's pipeline on its eager parts."""
 
     parts: tuple[PlannedPart, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, then those of all parts."""
+        return (*self.notes, *(note for part in self.parts for note in part.notes))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,6 +153,7 @@ class _OrderMaker:
 
     def _is_rejected(self, name: str, faults: Faults) -> bool:
         """Whether a setting is missing because its value was rejected."""
+        name = PARTS if name == "part" else name
         said = self.said.get((name,))
         here = said is not None and said.layer is not SettingLayer.BUILT_IN
         return not here and faults.is_rejected(self.model.name, name)
@@ -189,9 +190,9 @@ class _OrderMaker:
         source = order.source
         if not find_hub_id(source.checkpoint):  # known when the run has located it
             check_source(source)
+        parts, order = PartsOrder.read(self._read_given(), order)
         plan = make_plan(order)
         self._check_settings(order, plan)
-        parts, order = PartsOrder.read(self._read_given(), order)
         gates = read_gates(self.said)
         timed = any(gate.max_latency_ratio is not None for gate in gates)
         return ModelOrder(
@@ -224,7 +225,9 @@ class _OrderMaker:
     def _places(self) -> dict[str, Place]:
         """The place of each key, and that of the model under ""."""
         said = [one for one in self.said.values() if one.layer is not SettingLayer.BUILT_IN]
-        return {"": self.model.place, **{one.name: one.place.of(one.name) for one in said}}
+        parts = [one.place.of(one.name) for one in said if one.path[0] == PARTS]
+        found = {"": self.model.place, **{one.name: one.place.of(one.name) for one in said}}
+        return {**found, "part": parts[0]} if parts else found
 
 
 def make_model_order(

@@ -141,8 +141,7 @@ def build_parts(
     whole = call(judge, tell)
     if not isinstance(whole, PartsManifest):
         raise TypeError(f"judge_parts returned a {type(whole).__name__}")
-    notes = (note for part in plan.parts for note in part.notes)
-    whole = replace(whole, notes=(*whole.notes, *notes))
+    whole = replace(whole, notes=(*whole.notes, *plan.all_notes))
     kept = {rename_step(name, step) for name, end in ends.items() for step in end.kept}
     restored = tuple(rename_step(name, step) for name, end in ends.items() for step in end.restored)
     resume = ResumeState(kept=frozenset({*kept, *restored}))

@@ -69,7 +69,8 @@ def verify_results(folder: Path, *, key: PublicKey | None = None) -> Verificatio
     wholes = {
         place: text
         for place in folders_with(PARTS_FILE, folder)
-        if (text := _read_regular_file(place / PARTS_FILE)) is not None and is_parts_record(text)
+        if (text := _read_regular_file(place / PARTS_FILE)) is not None
+        and (place == folder or is_parts_record(text))
     }
     records = ReadRecords(root=folder, manifests=texts, wholes=wholes)
     runs = folders_with(RUN_FILE, folder)

@@ -24,7 +24,10 @@ from ..manifest_file import drop_signature, encode_json, read_manifest
 from ..provenance.seals import seal_document
 from ..recorded_run import describe_changed_file
 
-_RESERVED = {"logs", "pending", "references", "rejected", "replaced", "worst", WHOLE}
+CALIBRATION_FOLDER = "calibration"  # of the calibration samples of parts
+_RESERVED = {
+    WHOLE, CALIBRATION_FOLDER, "logs", "pending", "references", "rejected", "replaced", "worst",
+}  # fmt: skip
 
 _HINT = "export the model again with --part"
 

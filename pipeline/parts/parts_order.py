@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...core.errors import ErrorCode, Hint, Option, UsageError
+from ...core.kinds import QUANTIZED
 from ...core.part_records import WHOLE, PlannedPart
 from ..cache.step_keys import canonical_bytes
 from ..call_options import CallOptions, PartsChoice
@@ -25,8 +26,9 @@ _RECORDS = (CallOptions, JudgingOptions, PartsChoice)
 _OPTIONS = {
     "checkpoint", "precision", "model", "model-arg", "weights-key", "input", "samples",
     "allow-pickle", "trust", "no-strict", "to", "fp16", "bf16", "int8-weights", "int4",
-    "group-size", "overwrite", "capture", "opset", "external-data", "guard", "capture-timeout",
-    "custom-op", "for", "depends",
+    "int8", "calib", "calib-samples", "calib-select", "calib-seed", "preprocess", "quantizer",
+    "calib-method", "rest", "group-size", "overwrite", "capture", "opset", "external-data",
+    "guard", "capture-timeout", "custom-op", "for", "depends",
 }  # fmt: skip
 
 
@@ -70,6 +72,7 @@ class PartsOrder:
 
     def request(self, order: Order, keys: Mapping[str, str]) -> PartsRequest:
         """Return the request that records the calls of the parts, and judges the whole."""
+        quantizes = any(one.precision in QUANTIZED for one in order.wanted)
         return PartsRequest(
             source=order.source,
             methods=self.methods,
@@ -79,6 +82,7 @@ class PartsOrder:
             part_inputs=self.part_inputs,
             keys=keys,
             depends=order.depends,
+            calibration=order.lowering.calibration if quantizes else None,
         )
 
     def keys(self, step_keys: Mapping[str, str]) -> dict[str, str]:
@@ -101,7 +105,11 @@ def order_part(order: Order, part: PlannedPart) -> Order:
     source = replace(
         order.source, method=part.method, inputs=part.inputs, samples=Path(part.samples)
     )
-    return replace(order, source=source, out=order.out / part.name)
+    lowering, calibration = order.lowering, order.lowering.calibration
+    if part.calibration and calibration is not None:
+        found = replace(calibration, source=part.calibration, selection="", preprocess=None)
+        lowering = replace(lowering, calibration=found)
+    return replace(order, source=source, out=order.out / part.name, lowering=lowering)
 
 
 def list_whole(plan: Sequence[Step], pending: set[str]) -> tuple[str, ...]:

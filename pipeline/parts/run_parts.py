@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from ... import __version__
+from ...calibration.calibration_options import CalibrationOptions
 from ...checkpoints.loaded_module import LoadedModule
 from ...core.call import Parameter
 from ...core.errors import (
@@ -46,6 +47,7 @@ from .compose_function import ComposeFunction
 from .eager_parts import EagerParts, EagerWhole
 from .judge_whole import WholeCase, WholeReference, judge_whole
 from .opened_parts import OpenedParts, refuse_to_open
+from .part_calibration import PartCalibration, calibrate_parts
 from .part_inputs import CallRecorder, extra_feeds
 from .parts_file import BuiltPart, check_part_name, part_folder, read_parts, write_parts
 
@@ -60,7 +62,8 @@ class PartsRequest:
     `source` is the eager side, whose inputs and samples are those of the whole. `methods` are the
     parts by name. `part_inputs` are inputs of parts that the user stated. `signature` and
     `recorded`, the parts when the whole was judged, are those of a manifest. `keys` are the cache
-    keys by artifact, which are recorded with the files that the run reads.
+    keys by artifact, which are recorded with the files that the run reads. `calibration` is of the
+    whole; None if no part is calibrated.
     """
 
     source: Source
@@ -73,6 +76,7 @@ class PartsRequest:
     recorded: tuple[PartRecord, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
     depends: tuple[str, ...] = ()
+    calibration: CalibrationOptions | None = None
 
     def __post_init__(self) -> None:
         for name in self.methods:
@@ -156,6 +160,11 @@ def record_parts(request: PartsRequest, on_event: Tell = ignore_events) -> Parts
                 recorder.begin(feed)
                 whole.run_with(feed, others)
                 progress.advance(_RECORD_STEP, done, len(feeds))
+        calibrated = PartCalibration()
+        if request.calibration is not None:
+            calibrated = calibrate_parts(
+                request.calibration, whole, recorder, request.out, progress
+            )
         unused = [name for name in request.methods if name not in recorder.calls]
         if unused:
             raise UsageError(
@@ -165,7 +174,9 @@ def record_parts(request: PartsRequest, on_event: Tell = ignore_events) -> Parts
                 code=ErrorCode.NO_EFFECT,
             )
         parts = [_plan_part(name, recorder, request, progress) for name in request.methods]
-    return PartsPlan(parts=tuple(parts))
+    folders = calibrated.folders
+    parts = [replace(one, calibration=str(folders.get(one.name, ""))) for one in parts]
+    return PartsPlan(parts=tuple(parts), notes=tuple(filter(None, [calibrated.note])))
 
 
 def _plan_part(
