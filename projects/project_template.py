@@ -181,6 +181,9 @@ _TEMPLATE_TASK = (
     '# model-arg = ["task=text-generation-merged"]  # a decoder: one graph for prompt and steps\n'
 )
 _TEMPLATE_TAIL = """
+# [models.NAME.parts]    # a model of several parts: submodules or methods, each an artifact;
+# decoder = "vae.decode" # compose = "pkg.mod:fn" in [models.NAME] is the function that calls them
+
 # [defaults.gates]       # limits for every artifact; modelc run fails beyond them
 # max-size = "50 MB"
 # max-latency-ratio = 1.0  # relative to the FP32 artifact

@@ -164,6 +164,90 @@ def test_a_program_that_changed_is_not_opened(copied: Path, door: Door) -> None:
     assert read_parts(copied).verdicts == ()
 
 
+def failed_checks(ran: Ran) -> dict[str, str]:
+    """The details of the failed checks of `verify --json`, by what they are of."""
+    found = json.loads(ran.stdout)
+    checks = [one for model in found["models"] for one in model["checks"]] + found["run"]
+    return {f"{one['of']}/{one['what']}": one["detail"] for one in checks
+            if one["found"] == "failed"}  # fmt: skip
+
+
+def test_verify_looks_at_parts_and_whole(copied: Path, door: Door) -> None:
+    ran = door("verify", copied, "--json")
+    assert (ran.returncode, failed_checks(ran)) == (0, {})
+    run = {(one["of"], one["what"]): one["found"] for one in json.loads(ran.stdout)["run"]}
+    assert run[PARTS_FILE, "seal"] == "holds"
+    assert run["first", "lineage"] == run["second", "lineage"] == "holds"
+    assert run["whole/torchscript", "verdict"] == "holds"
+
+
+def exchange(out: Path) -> None:
+    for source, name in (("first", "x"), ("second", "first"), ("x", "second")):
+        (out / source).rename(out / name)
+
+
+def forge_digest(out: Path) -> None:
+    path = out / PARTS_FILE
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["parts"][0]["artifacts"]["torchscript"] = "0" * 64
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "failed"),
+    [
+        (exchange, {"first/lineage", "second/lineage"}),
+        (forge_digest, {f"{PARTS_FILE}/seal", "first/lineage"}),
+        (lambda out: shutil.rmtree(out / "second"), {"second/lineage"}),
+        (lambda out: (out / PARTS_FILE).write_text("{}"), {f"{PARTS_FILE}/form"}),
+    ],
+)
+def test_verify_finds_parts_that_the_whole_was_not_judged_with(
+    copied: Path, door: Door, change: Callable[[Path], object], failed: set[str]
+) -> None:
+    change(copied)
+    ran = door("verify", copied, "--json")
+    assert ran.returncode == 1
+    assert failed <= set(failed_checks(ran))
+
+
+def test_all_records_are_signed(copied: Path, door: Door, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    pem, plain = form.Encoding.PEM, form.NoEncryption()
+    (tmp_path / "key.pem").write_bytes(key.private_bytes(pem, form.PrivateFormat.PKCS8, plain))
+    public = key.public_key().public_bytes(pem, form.PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "pub.pem").write_bytes(public)
+    given = ("validate", copied, "-q", "--no-isolate", "--sign-key", tmp_path / "key.pem")
+    assert door(*given).returncode == 0
+    verify = ("verify", copied, "--key", tmp_path / "pub.pem", "--json")
+    assert failed_checks(door(*verify)) == {}
+    assert door("validate", copied, "-q", "--no-isolate").returncode == 0  # unsigned since
+    assert {"manifest/signature", f"{PARTS_FILE}/signature"} <= set(failed_checks(door(*verify)))
+
+
+def test_a_report_shows_parts_and_whole(copied: Path, door: Door) -> None:
+    ran = door("report", copied, "--report", "html,md,junit")
+    assert ran.returncode == 0, ran.stderr
+    text = (copied / "report.md").read_text(encoding="utf-8")
+    for name in ("first/torchscript", "second/torchscript", "whole/torchscript"):
+        assert name in text
+        assert name in (copied / "report.html").read_text(encoding="utf-8")
+    assert "--part first=first --part second=second --compose" in text
+
+
+def test_a_dry_run_shows_the_steps_of_each_part(affine: Path, tmp_path: Path, door: Door) -> None:
+    given = order(AFFINE, affine / "affine.pt", tmp_path / "new", "--to", "onnx,onnx:fp16")
+    ran = door(*given, "--dry-run", "--json")
+    rows = {row["artifact"]: row["made_from"] for row in json.loads(ran.stdout)["plan"]}
+    assert [*rows][-2:] == ["whole/onnx", "whole/onnx-fp16"]
+    assert rows["second/onnx-fp16"] == "second/onnx"
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -213,7 +297,7 @@ def test_another_checkpoint_is_an_error(copied: Path, door: Door) -> None:
         (["--input", "y:float32[3]"], "takes the parts and x, the inputs are x, y"),
         (["--input", "y:float32[rows]"], "dim 'rows' of the pipeline has no range"),
         (["--method", "first"], "--method has no effect with --part"),
-        (["--sign-key", "key.pem"], "--sign-key has no effect with --part"),
+        (["--data", "held"], "--data has no effect with --part"),
     ],
 )
 def test_what_is_wrong_in_an_order_is_said(
