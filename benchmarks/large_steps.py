@@ -31,6 +31,9 @@ SHAPES = {  # hidden, intermediate, layers, words; a quarter of the hidden ones 
     "1B": (4096, 14336, 4, 32000),
     "2B": (4096, 14336, 8, 32000),
     "8B": (4096, 14336, 32, 128256),
+    "1B-1": (4096, 14336, 1, 32000),  # one layer of it
+    "1B-2": (4096, 14336, 2, 32000),
+    "8B-1": (4096, 14336, 1, 128256),
 }
 FORMATS = ("onnx:int4", "onnx:int8-weights", "openvino:int4", "openvino:int8-weights")
 STEPS = ("quantize", "compare weights", "open and run")
