@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ...calibration.calibration_options import RANDOM, CalibrationOptions
 from ...calibration.sample_reader import feed_digest
@@ -48,7 +49,8 @@ class CallSaver:
         if place >= self.most:
             place = self.draw.randrange(self.seen)
         if place < self.most:
-            np.savez(self.folder / f"{place:06}.npz", **feed)
+            arrays: dict[str, Any] = dict(feed)
+            np.savez(self.folder / f"{place:06}.npz", **arrays)
 
 
 @dataclass(frozen=True, kw_only=True)
