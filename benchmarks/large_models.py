@@ -151,6 +151,15 @@ def _read_memory(root: int) -> tuple[int, int]:
     return own, mapped
 
 
+def _make_group(pid: int) -> Path:
+    """Make a memory cgroup within that of this process."""
+    lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    own = next(line.split(":", 2)[2] for line in lines if "memory" in line.split(":")[1])
+    group = _CGROUP / own.lstrip("/") / f"modelc-{pid}"
+    group.mkdir()
+    return group
+
+
 def measure(asked: dict[str, Any], log: Path, limit: int | None, most: int) -> Report:
     """Export in a child process, and sample its memory until it ends, or has `most` bytes."""
     events = log.with_suffix(".events")
@@ -168,6 +177,8 @@ def measure(asked: dict[str, Any], log: Path, limit: int | None, most: int) -> R
             if samples[-1][1] > most:
                 child.kill()
             time.sleep(_EVERY)
+    for group in _CGROUP.rglob(f"modelc-{child.pid}"):
+        group.rmdir()  # it is empty: its processes have ended
     return _attribute(samples, events, child.returncode)
 
 
@@ -208,8 +219,7 @@ def table(report: Report) -> str:
 def export_and_tell(asked: dict[str, Any], events: Path, limit: int | None) -> int:
     """In the child: export, and write when stages start and end."""
     if limit is not None:
-        group = _CGROUP / f"modelc-{os.getpid()}"
-        group.mkdir()
+        group = _make_group(os.getpid())
         (group / "memory.limit_in_bytes").write_text(str(limit * 10**6))
         (group / "cgroup.procs").write_text(str(os.getpid()))
     from modelc.core.events import Finished, Noted, Started

@@ -190,7 +190,7 @@ def _run_summary(record: RunRecord) -> str:
 
 def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, json: bool) -> None:
     """Show the plan of each model; only the project file is read."""
-    plans = {model.name: plan_rows(model.plan, model.order) for model in models}
+    plans = {model.name: plan_rows(model.plan, model.order, model.parts) for model in models}
     if json:
         show_json(encode_json({"models": plans}))
         return

@@ -127,7 +127,7 @@ def float_weights(path: Path) -> Iterator[Array]:
 
 
 def read_values(tensor: onnx.TensorProto, path: Path) -> Array:
-    """Return the values of a float32 tensor of the model; external data is memory-mapped.
+    """Return the values of a tensor of the model; external data is memory-mapped.
 
     ONNX's own helper would accumulate all values that it reads in the model.
     """
@@ -135,11 +135,12 @@ def read_values(tensor: onnx.TensorProto, path: Path) -> Array:
     import onnx
 
     shape = tuple(tensor.dims)
-    if tensor.data_location != onnx.TensorProto.EXTERNAL or 0 in shape:
-        return constant_values(tensor)
+    dtype = _DTYPES.get(tensor.data_type)
+    if tensor.data_location != onnx.TensorProto.EXTERNAL or 0 in shape or dtype is None:
+        return constant_values(tensor, path.parent)
     location = {entry.key: entry.value for entry in tensor.external_data}
     file = external_path(path, location["location"])  # `read_graph` checked that it is beside
-    return np.memmap(file, np.dtype("<f4"), "r", int(location.get("offset") or 0), shape)
+    return np.memmap(file, dtype, "r", int(location.get("offset") or 0), shape)
 
 
 def copy_sidecar(parent: Path, path: Path) -> tuple[tuple[str, str], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -41,12 +41,28 @@ class IntegerWeights:
     blocks: Array
 
 
+@dataclass(frozen=True, kw_only=True)
+class IntegerMatrix:
+    """Integer weights in a file, of which some rows are in memory at a time.
+
+    `read_rows` returns those of a range; numbers of blocks hold within it. A block that another
+    range shares is cut.
+    """
+
+    shape: tuple[int, ...]
+    read_rows: Callable[[int, int], IntegerWeights]
+
+    def read_all(self) -> IntegerWeights:
+        """Return all rows."""
+        return self.read_rows(0, self.shape[0])
+
+
 @runtime_checkable
 class IntegerWeighted(Target, Protocol):
     """A target whose artifacts may have weights of integers, rounded from the checkpoint's."""
 
-    def integer_weights(self, path: Path) -> Iterator[IntegerWeights]:
-        """Yield the matrices of integer weights of a model file, one at a time.
+    def integer_weights(self, path: Path) -> Iterator[IntegerMatrix]:
+        """Yield the matrices of integer weights of a model file.
 
         Raises:
             RunnerError: the file cannot be read.

@@ -169,7 +169,7 @@ class PartsChoice:
         None, "compose",
         "Your function of the parts and the inputs that returns the outputs: it shows what parts "
         "are called with, and the whole is judged end to end.",
-        Panel.INPUT, commands=On.EXPORT, key=False, check=val.check_spec, metavar="PKG.MOD:FN")
+        Panel.INPUT, commands=On.EXPORT, check=val.check_spec, metavar="PKG.MOD:FN", partial=True)
 
 
 @dataclass(frozen=True, kw_only=True)

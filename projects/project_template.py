@@ -177,6 +177,9 @@ _TEMPLATE_SAMPLES = """\
 # data = "labelled/"     # labelled samples; then max-drop = "1%" limits the loss of INT8
 """
 _TEMPLATE_TAIL = """
+# [models.NAME.parts]    # a model of several parts: submodules or methods, each an artifact;
+# decoder = "vae.decode" # compose = "pkg.mod:fn" in [models.NAME] is the function that calls them
+
 # [defaults.gates]       # limits for every artifact; modelc run fails beyond them
 # max-size = "50 MB"
 # max-latency-ratio = 1.0  # relative to the FP32 artifact

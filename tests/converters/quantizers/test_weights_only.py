@@ -154,6 +154,14 @@ def test_weights_are_the_checkpoints(
     found = list(target.integer_weights(quantize(net, tmp_path, consumer, precision).path))
     assert len(found) == 3
     assert find_misrounded_weights(known, found) == ()
+    for one in found:
+        rows, whole = one.shape[0], one.read_all()
+        parts = [one.read_rows(row, min(row + 7, rows)) for row in range(0, rows, 7)]
+        assert np.array_equal(np.concatenate([part.values for part in parts]), whole.values)
+        assert np.array_equal(np.concatenate([part.radius for part in parts]), whole.radius)
+        assert [len(np.unique(part.blocks)) for part in parts[:1]] == [
+            len(np.unique(whole.blocks[:7]))
+        ]
     known["0.weight"][5, :] *= 1.5
     (text,) = find_misrounded_weights(known, found)
     assert "0.weight" in text
