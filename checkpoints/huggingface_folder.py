@@ -44,6 +44,7 @@ from .huggingface_tasks import (
 )
 from .loaded_module import LoadedModule
 from .sniff import HUGGINGFACE, STATE_DICT, sniff_kind
+from .torchao_weights import check_quantization
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -62,6 +63,7 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
     config = _read_config(folder)
     with blame_broken_package("transformers"):
         _check_installed(folder)
+        check_quantization(folder, config)
         task, length = task_of(checkpoint.factory_args), length_of(checkpoint.factory_args)
         kind, found_by = find_class(folder, config, task)
     files = weight_files(checkpoint)
