@@ -1,10 +1,11 @@
 """Small language models in each precision and both formats: the token judge's figures, one table.
 
 `python -m modelc.benchmarks.token_table [NAME ...]` exports models that token_models.py trained
-(`--models DIR`; those that are missing are trained first, minutes each) by the command line, and
+(in OUT/models; those that are missing are trained first, minutes each) by the command line, and
 then generates 200 tokens greedily with each file, by a loop of numpy on ONNX Runtime or OpenVINO
 that shares nothing with modelc. They are compared with the tokens of transformers' own `generate`:
-a batch of two rows, one of them padded on the left, or two texts or sounds for an encoder.
+a batch of two rows, one of them padded on the left, or two texts or sounds for an encoder. Once
+plainly, and once where no pair of tokens may come again, as small models soon repeat themselves.
 """
 
 from __future__ import annotations
@@ -202,13 +203,14 @@ def compare_greedy(wanted: Any, found: Any) -> str:
 def figures_of(verdict: Verdict | None) -> tuple[str, ...]:
     """Return verdict, SQNR, KL, agreement and perplexity as the table has them."""
     if verdict is None:
-        return ("failed", "", "", "", "")
+        return ("no file", "", "", "", "")
+    state = "passed" if verdict.passed else "rejected"
     sqnr = "" if verdict.sqnr is None else f"{verdict.sqnr:.1f}"
     if verdict.tokens is None:
-        return (str(verdict.state), sqnr, "", "", "")
+        return (state, sqnr, "", "", "")
     way = verdict.tokens.text
     return (
-        str(verdict.state), sqnr, f"{way.kl:.2g}", f"{way.agreement:.1%} ({way.near:.1%})",
+        state, sqnr, f"{way.kl:.2g}", f"{way.agreement:.1%} ({way.near:.1%})",
         f"{verdict.tokens.increase:+.2%}",
     )  # fmt: skip
 

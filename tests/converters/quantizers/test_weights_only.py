@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import openvino
 import pytest
@@ -20,9 +21,11 @@ from modelc.converters.quantizers import nncf_weights
 from modelc.converters.quantizers.quantization_checks import NothingQuantizedError
 from modelc.converters.quantizers.quantizer_registry import quantizers_for
 from modelc.core import large_arrays
-from modelc.core.contract import Quantized, QuantizeJob
+from modelc.core.contract import Job, Quantized, QuantizeJob
 from modelc.core.errors import ConversionError, RunnerError
+from modelc.core.grammar import parse_input
 from modelc.core.kinds import WEIGHTS_ONLY, Precision
+from modelc.core.signature import merge_inputs
 from modelc.validators.rounded_weights import find_misrounded_weights
 
 from .conftest import FloatModel, float_model_of
@@ -263,3 +266,69 @@ def test_an_ir_that_needs_more_memory_than_there_is_is_an_error(
     with pytest.raises(RunnerError, match="memory") as caught:
         openvino_ir.open_runner(path, "cpu", net.signature)
     assert path.name in caught.value.message
+
+
+class Flattened(nn.Module):
+    """A layer as those of GPT-2, which an ONNX has as Gemm between two Reshape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.weight, self.bias = nn.Parameter(torch.randn(ROWS, OUT)), nn.Parameter(torch.ones(OUT))
+        self.last = nn.Linear(OUT, OUT)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = torch.addmm(self.bias, x.view(-1, ROWS), self.weight)
+        return self.last(flat.view(*x.shape[:2], OUT))  # which has 8 bits in INT4, too
+
+
+@precisions
+def test_a_flattened_layer_computes_with_its_integers(tmp_path: Path, precision: Precision) -> None:
+    feed = {"x": X.reshape(1, 2, ROWS)}
+    (tmp_path / "made").mkdir()
+    inputs = (f"x:float32[batch=1..4,seq=1..8,{ROWS}]",)
+    model = float_model_of(tmp_path, "flattened", Flattened(), inputs, lambda _: feed)
+    made = quantize(model, tmp_path / "made", "openvino", precision)
+    job = Job(
+        signature=model.signature, precision=precision, folder=tmp_path / "made", stem="final",
+        example=feed, parent=made.path,
+    )  # fmt: skip
+    openvino_ir.convert(job)
+    layers = openvino_ir.coverage(tmp_path / "made" / "final.xml", feed, "cpu").layers
+    assert layers[str(precision)] >= 1
+    assert set(layers) <= set(WEIGHTS_ONLY)
+
+
+LOOP = """
+<ir_version: 8, opset_import: ["" : 18]>
+net (float[batch,64] x) => (float[batch,64] y)
+<float[1] w = {0}, float[1] one = {1}, bool yes = {1}, int64 turns = {3}>
+{
+    product = MatMul(x, w)
+    last = MatMul(product, w)
+    start = Add(last, one)
+    y = Loop (turns, yes, start) <body = inner (int64 i, bool goes, float[batch,64] before)
+        => (bool goes_on, float[batch,64] after)
+        { goes_on = Identity(goes)  after = Add(before, one) }>
+}
+"""
+
+
+@precisions
+def test_a_loop_that_reads_a_constant_of_the_graph_is_compressed(
+    tmp_path: Path, precision: Precision
+) -> None:
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((64, 64)).astype(np.float32)
+    model = onnx.parser.parse_model(LOOP)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    onnx.save(model, tmp_path / "loop.onnx")
+    signature = merge_inputs([parse_input("x:float32[batch=1..4,64]")], {}).with_outputs(("y",))
+    net = FloatModel(
+        name="loop", parent=tmp_path / "loop.onnx", signature=signature, make=lambda _: {"x": X},
+        held_out=(), expected=(),
+    )  # fmt: skip
+    (tmp_path / "made").mkdir()
+    path = quantize(net, tmp_path / "made", "openvino", precision).path
+    first, last = unpack_openvino(path)
+    np.testing.assert_allclose(run(path), X @ first @ last + 4, rtol=1e-4, atol=1e-4)
