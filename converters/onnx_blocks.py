@@ -60,7 +60,8 @@ class BlockWeights:
         steps = np.abs(self.scales.astype(np.float32)) * (1.0 if self.zeros is None else 0.5)
         numbers = np.arange(self.scales.size, dtype=np.int32).reshape(self.scales.shape)
         radius, blocks = (one.repeat(self.size, axis=1)[:, : self.rows] for one in (steps, numbers))
-        return IntegerWeights(values=self.dequantize(), radius=radius, blocks=blocks)
+        values, zeroed = self.dequantize(), self.zeros is not None
+        return IntegerWeights(values=values, radius=radius, blocks=blocks, zeroed=zeroed)
 
 
 def _unpack(array: Array, bits: int) -> NDArray[np.int16]:

@@ -87,7 +87,7 @@ def _evaluate(top: Any) -> IntegerWeights | None:
     if len(parts) == 1:
         return None
     values, radius, blocks = parts
-    return IntegerWeights(values=values, radius=radius, blocks=blocks)
+    return IntegerWeights(values=values, radius=radius, blocks=blocks, zeroed=zeroed)
 
 
 def _skip_conversions(node: Any) -> Any:
