@@ -35,7 +35,11 @@ _GLANCE, _GLANCED_ALIKE = 8, 0.3  # rows; a wrong scale lowers the correlation o
 _MANY = 0.25  # share of blocks that are off: the matrix is another one
 _LEAST_BLOCKS = 4
 _CROSSED, _FEW_LINES = 3, 0.1  # blocks of a line; share of lines that a fold changes at least
-_ROUNDS = 5  # of factors of columns and rows, each beside the other
+_LINES = (
+    (0,),
+    (1,),
+    (0, 1) * 5,
+)  # axes across which lines have factors; the last beside each other
 _MATRIX = 2
 _TINY = 1e-30
 
@@ -143,11 +147,7 @@ def _fit_blocks(meant: Array, matrix: IntegerWeights) -> _BlockFit | None:
     plain, values, half, blocks = (one.reshape(shape) for one in parts)
     fits = [_fit_plain(plain, values, half, blocks)]
     if fits[0].off.any():
-        for axes in ((0,), (1,), (0, 1) * _ROUNDS):
-            scaled = plain
-            for axis in axes:
-                scaled = scaled * _factors_of_lines(scaled, values, blocks, axis)
-            fits.append(_fit_plain(scaled, values, half, blocks, least=_LEAST_BESIDE_LINES))
+        fits += [_fit_lines(plain, values, half, blocks, axes) for axes in _LINES]
     best = min(fits, key=lambda one: int(one.scaled(_COMMON).sum()))
     unlike = (
         np.median(best.like) < _ALIKE or best.off.mean() > _MANY or len(best.off) < _LEAST_BLOCKS
@@ -162,6 +162,22 @@ def _correlate(one: Array, other: Array) -> float:
     return float(np.vdot(one, other)) / size if size else 0.0
 
 
+def _fit_lines(
+    plain: Array, values: Array, half: Array, blocks: Array, axes: tuple[int, ...]
+) -> _BlockFit:
+    """Fit the blocks beside factors of rows and columns, to which blocks that are off do not add."""
+    import numpy as np
+
+    keep: Array = np.ones(plain.shape, bool)
+    for _ in range(2):
+        scaled = plain
+        for axis in axes:
+            scaled = scaled * _factors_of_lines(scaled * keep, values * keep, blocks, axis)
+        found = _fit_plain(scaled, values, half, blocks, least=_LEAST_BESIDE_LINES)
+        keep = ~found.scaled(_LEAST)[blocks]
+    return found
+
+
 def _factors_of_lines(plain: Array, values: Array, blocks: Array, axis: int) -> Array:
     """Return a factor for each line across an axis; all 1 where only scales may have changed it.
 
@@ -170,8 +186,9 @@ def _factors_of_lines(plain: Array, values: Array, blocks: Array, axis: int) -> 
     """
     import numpy as np
 
-    power = np.maximum((plain.astype(np.float64) ** 2).sum(axis, keepdims=True), _TINY)
-    times = (values * plain).sum(axis, keepdims=True, dtype=np.float64) / power
+    power = (plain.astype(np.float64) ** 2).sum(axis, keepdims=True)
+    both = (values * plain).sum(axis, keepdims=True, dtype=np.float64)
+    times = np.where(power > _TINY, both / np.maximum(power, _TINY), 1.0)
     crossed = len(np.unique(blocks.take(0, 1 - axis)))
     changed = int((np.abs(times - 1) > _COMMON).sum())
     if crossed < _CROSSED and changed <= max(2, _FEW_LINES * times.size):
