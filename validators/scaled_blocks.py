@@ -165,7 +165,7 @@ def _correlate(one: Array, other: Array) -> float:
 def _fit_lines(
     plain: Array, values: Array, half: Array, blocks: Array, axes: tuple[int, ...]
 ) -> _BlockFit:
-    """Fit the blocks beside factors of rows and columns, to which blocks that are off do not add."""
+    """Fit the blocks beside factors of rows and columns, estimated without blocks that are off."""
     import numpy as np
 
     keep: Array = np.ones(plain.shape, bool)
