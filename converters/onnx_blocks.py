@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array
 from ..core.kinds import Precision
-from ..core.weights import IntegerWeights
+from ..core.weights import IntegerMatrix, IntegerWeights
+from .onnx_files import read_values
 from .onnx_guard import read_graph
 from .onnx_topology import all_graphs, all_nodes
 
@@ -57,6 +58,14 @@ class BlockWeights:
         found: NDArray[np.float32] = scaled.reshape(columns, -1)[:, : self.rows]
         return found
 
+    def read_columns(self, first: int, last: int) -> IntegerWeights:
+        """Return the weights of some columns, each a row of the result."""
+        part = slice(first, last)
+        zeros = None if self.zeros is None else self.zeros[part]
+        return replace(
+            self, packed=self.packed[part], scales=self.scales[part], zeros=zeros
+        ).read_weights()
+
     def read_weights(self) -> IntegerWeights:
         """Return the weights with the radius and the number of each one's block."""
         import numpy as np
@@ -98,11 +107,9 @@ def count_block_elements(model: onnx.ModelProto) -> dict[str, tuple[str, int]]:
     return found
 
 
-def read_integer_weights(path: Path) -> Iterator[IntegerWeights]:
-    """Yield constant weights in blocks (MatMulNBits, DequantizeLinear), one at a time."""
-    from onnx import numpy_helper
-
-    model, folder = read_graph(path), str(path.parent)
+def read_integer_weights(path: Path) -> Iterator[IntegerMatrix]:
+    """Yield the constant weights in blocks of a file: MatMulNBits, DequantizeLinear."""
+    model = read_graph(path)
     constants = {
         tensor.name: tensor for graph in all_graphs(model.graph) for tensor in graph.initializer
     }
@@ -110,7 +117,7 @@ def read_integer_weights(path: Path) -> Iterator[IntegerWeights]:
         if node.op_type == "DequantizeLinear" and all(
             one in constants for one in node.input if one
         ):
-            read = [numpy_helper.to_array(constants[one], folder) for one in node.input if one]
+            read = [read_values(constants[one], path) for one in node.input if one]
             numbers = {"axis": 1, "block_size": 0, **{one.name: one.i for one in node.attribute}}
             if read[0].ndim == _MATRIX and read[1].ndim == _MATRIX and numbers["block_size"]:
                 yield _read_dequantized(read, numbers)
@@ -118,16 +125,18 @@ def read_integer_weights(path: Path) -> Iterator[IntegerWeights]:
         if node.op_type != BLOCK_PRODUCT or not all(name in constants for name in names):
             continue
         numbers = block_numbers(node)
-        packed, scales, *zeros = (numpy_helper.to_array(constants[n], folder) for n in names)
+        packed, scales, *zeros = (read_values(constants[name], path) for name in names)
+        columns = numbers["N"]
         if numbers["bits"] in BITS.values():
-            yield BlockWeights(
-                packed=packed, scales=scales.reshape(numbers["N"], -1),
-                zeros=zeros[0] if zeros else None,
+            blocks = BlockWeights(
+                packed=packed.reshape(columns, -1), scales=scales.reshape(columns, -1),
+                zeros=zeros[0].reshape(columns, -1) if zeros else None,
                 bits=numbers["bits"], size=numbers["block_size"], rows=numbers["K"],
-            ).read_weights()  # fmt: skip
+            )  # fmt: skip
+            yield IntegerMatrix(shape=(columns, blocks.rows), read_rows=blocks.read_columns)
 
 
-def _read_dequantized(read: list[Array], numbers: Mapping[str, int]) -> IntegerWeights:
+def _read_dequantized(read: list[Array], numbers: Mapping[str, int]) -> IntegerMatrix:
     """Return the weights of a DequantizeLinear with blocks along an axis."""
     import numpy as np
 
@@ -138,4 +147,12 @@ def _read_dequantized(read: list[Array], numbers: Mapping[str, int]) -> IntegerW
     scale, blocks, *zero = (one[tuple(map(slice, integers.shape))] for one in parts)
     values = (integers - zero[0] if zero else integers) * scale
     radius = np.abs(scale) * (0.5 if zero else 1.0)
-    return IntegerWeights(values=values, radius=radius, blocks=blocks, zeroed=bool(zero))
+
+    def read_rows(first: int, last: int) -> IntegerWeights:
+        numbers = np.unique(blocks[first:last], return_inverse=True)[1]
+        return IntegerWeights(
+            values=values[first:last], radius=radius[first:last], zeroed=bool(zero),
+            blocks=numbers.reshape(values[first:last].shape),
+        )  # fmt: skip
+
+    return IntegerMatrix(shape=values.shape, read_rows=read_rows)

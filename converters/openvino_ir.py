@@ -28,6 +28,7 @@ from ..core.contract import (
 )
 from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError
 from ..core.kinds import WEIGHTS_ONLY, Capture, Precision
+from ..core.large_arrays import check_memory
 from ..core.process import thread_limit
 from ..core.records import Coverage
 from ..core.signature import Signature
@@ -35,7 +36,7 @@ from ..core.target_extensions import OpenedByDefault, Probe
 from . import openvino_faults, openvino_precision
 from .installed_packages import package_versions
 from .openvino_arithmetic import keep_float_divisions, keep_wide_integers
-from .openvino_precision import compress_weights
+from .openvino_precision import compress_weights, signature_name
 from .openvino_probe import OpenVinoProbe
 from .openvino_reader import (
     check_bounds,
@@ -64,7 +65,12 @@ from .openvino_stateful import (
     has_states,
     read_stateless,
 )
-from .openvino_weights import list_integer_weights, read_integer_weights
+from .openvino_weights import (
+    COPIED_BYTES,
+    count_copied_bytes,
+    list_integer_weights,
+    read_integer_weights,
+)
 
 if TYPE_CHECKING:
     import openvino
@@ -130,7 +136,12 @@ def _read_rewritten(parent: Path, job: Job) -> openvino.Model:
     keep_float_divisions(model)
     keep_truth_of_nan(model)
     shapes = {spec.name: partial_shape(spec) for spec in job.signature.inputs}
-    call_framework("OpenVINO's reshape", lambda: model.reshape(shapes))
+    # A second reshape is not idle: it takes the shape of a Gemm's input from that of its weights,
+    # and OpenVINO unpacks integers that anything but a product reads.
+    known = tuple(shapes)
+    given = {signature_name(port, known): port.get_partial_shape() for port in model.inputs}
+    if given != shapes:
+        call_framework("OpenVINO's reshape", lambda: model.reshape(shapes))
     keep_lone_keys(model)
     if job.precision is Precision.INT8:
         keep_lone_columns(model)
@@ -178,6 +189,12 @@ def _judge_config() -> dict[str, str]:
 def _thread_config() -> dict[str, str]:
     most = thread_limit()
     return {} if most is None else {"INFERENCE_NUM_THREADS": str(most)}
+
+
+def estimate_copies(weights: int, precision: Precision) -> int:
+    """Return the bytes of OpenVINO's copies of so many weights, with the scales of INT4."""
+    kinds = {Precision.INT4: 0.9, Precision.INT8_WEIGHTS: 1.0, Precision.INT8: 1.0}
+    return int(weights * kinds.get(precision, COPIED_BYTES["f32"]))
 
 
 def judge_settings(device: str) -> Mapping[str, str]:  # noqa: ARG001 - one device
@@ -250,6 +267,7 @@ def check_states(signature: Signature) -> None:
 def _compile_model(path: Path, config: Mapping[str, str]) -> openvino.CompiledModel:
     import openvino
 
+    check_memory(count_copied_bytes(path), f"OpenVINO, which copies weights of {path.name},")
     try:
         return openvino.Core().compile_model(str(path), "CPU", dict(config))
     except RuntimeError as error:

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..core.contract import Array
-from ..core.weights import IntegerWeights
+from ..core.weights import IntegerMatrix, IntegerWeights
 from .model_identity import ComputedTest
 
 _LEAST, _SIGMAS = 0.15, 6.0  # of a factor; see above
@@ -41,12 +41,13 @@ _LINES = (
     (0, 1) * 5,
 )  # axes across which lines have factors; the last beside each other
 _MATRIX = 2
+_PORTION = 1 << 23  # weights that are compared at once
 _TINY = 1e-30
 
 
 def find_scaled_blocks(
     weights: Mapping[str, Array],
-    rounded: Iterable[IntegerWeights],
+    rounded: Iterable[IntegerMatrix],
     *,
     computed: ComputedTest = lambda _: False,
 ) -> tuple[str, ...]:
@@ -64,49 +65,69 @@ def find_scaled_blocks(
         by_size.setdefault(array.size, []).append(name)
     found = []
     for matrix in rounded:
-        names = by_size.get(matrix.values.size, ())
-        text = _describe_matrix({name: weights[name] for name in names}, matrix)
+        alike = {name: weights[name] for name in by_size.get(math.prod(matrix.shape), ())}
+        text = _describe_matrix(alike, matrix) if alike else ""
         if text and not computed(lambda other, own=matrix: _is_rounded(other, own)):  # type: ignore[misc]
             found.append(text)
     return tuple(found)
 
 
-def _orientations(weight: Array, values: Array) -> Iterator[tuple[Array, bool]]:
-    """Yield the weight, and a matrix also transposed, where they have the shape of the values."""
-    if weight.shape == values.shape:
+def _orientations(weight: Array, shape: tuple[int, ...]) -> Iterator[tuple[Array, bool]]:
+    """Yield the weight, and a matrix also transposed, where they have the shape."""
+    if weight.shape == shape:
         yield weight, False
-    if weight.ndim == _MATRIX and weight.T.shape == values.shape:
+    if weight.ndim == _MATRIX and weight.T.shape == shape:
         yield weight.T, True
 
 
-def describe_block(number: int, blocks: Array, *, turned: bool) -> str:
-    """Return a block's number and its place in a weight, `turned` if that is transposed."""
+def _read_portions(matrix: IntegerMatrix) -> Iterator[tuple[int, IntegerWeights]]:
+    """Yield portions of the rows, with the first row of each."""
+    rows = matrix.shape[0]
+    step = max(_PORTION * rows // max(math.prod(matrix.shape), 1), 1)
+    for first in range(0, rows, step):
+        yield first, matrix.read_rows(first, min(first + step, rows))
+
+
+def _describe_block(number: int, blocks: Array, first: int, *, turned: bool) -> str:
+    """Return a block's number and its place in a weight, `turned` if that is transposed.
+
+    `first` is the row of the matrix at which these blocks start.
+    """
     import numpy as np
 
     places = [(int(one.min()), int(one.max())) for one in np.nonzero(blocks == number)]
+    places[0] = places[0][0] + first, places[0][1] + first
     places = places[::-1] if turned else places
     spans = (str(low) if low == high else f"{low}:{high + 1}" for low, high in places)
-    return f"block {number} ([{', '.join(spans)}])"
+    before = first * (int(blocks.max()) + 1) // len(blocks)
+    return f"block {number + before} ([{', '.join(spans)}])"
 
 
-def _describe_matrix(weights: Mapping[str, Array], matrix: IntegerWeights) -> str:
+def _describe_matrix(weights: Mapping[str, Array], matrix: IntegerMatrix) -> str:
     """Describe the blocks that are off in the weight that a matrix is like; empty without any."""
-    faults = []
-    for name, array in weights.items():
-        for meant, turned in _orientations(array, matrix.values):
-            found = _fit_blocks(meant, matrix)
-            if found is not None and not found.off.any():
-                return ""
-            if found is not None:
-                text = _describe_off(found, matrix.blocks, turned=turned)
-                faults.append(f"the weight {name} is not the checkpoint's: {text}")
-    return faults[0] if faults else ""
+    for first, part in _read_portions(matrix):
+        faults = []
+        for name, array in weights.items():
+            for meant, turned in _orientations(array, matrix.shape):
+                found = _fit_blocks(meant[first : first + len(part.values)], part)
+                if found is not None:
+                    text = _describe_off(found, part.blocks, first, turned=turned)
+                    faults.append(text and f"the weight {name} is not the checkpoint's: {text}")
+        if faults and all(faults):
+            return faults[0]
+    return ""
 
 
-def _is_rounded(computed: Array, matrix: IntegerWeights) -> bool:
+def _is_rounded(computed: Array, matrix: IntegerMatrix) -> bool:
     """Whether the matrix is this tensor, rounded by any method."""
-    fits = (_fit_blocks(one, matrix) for one, _ in _orientations(computed, matrix.values))
-    return any(one is not None and not one.off.any() for one in fits)
+    for meant, _ in _orientations(computed, matrix.shape):
+        parts = (
+            _fit_blocks(meant[first : first + len(part.values)], part)
+            for first, part in _read_portions(matrix)
+        )
+        if all(one is not None and not one.off.any() for one in parts):
+            return True
+    return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,14 +189,13 @@ def _fit_lines(
     """Fit the blocks beside factors of rows and columns, estimated without blocks that are off."""
     import numpy as np
 
-    keep: Array = np.ones(plain.shape, bool)
-    for _ in range(2):
+    def fit(keep: Array) -> _BlockFit:
         scaled = plain
         for axis in axes:
             scaled = scaled * _factors_of_lines(scaled * keep, values * keep, blocks, axis)
-        found = _fit_plain(scaled, values, half, blocks, least=_LEAST_BESIDE_LINES)
-        keep = ~found.scaled(_LEAST)[blocks]
-    return found
+        return _fit_plain(scaled, values, half, blocks, least=_LEAST_BESIDE_LINES)
+
+    return fit(~fit(np.ones(plain.shape, bool)).scaled(_LEAST)[blocks])
 
 
 def _factors_of_lines(plain: Array, values: Array, blocks: Array, axis: int) -> Array:
@@ -253,13 +273,15 @@ def _fit_robustly(plain: Array, values: Array, half: float) -> tuple[float, floa
     return factor, reach, shift if sure else 0.0
 
 
-def _describe_off(fit: _BlockFit, blocks: Array, *, turned: bool) -> str:
+def _describe_off(fit: _BlockFit, blocks: Array, row: int, *, turned: bool) -> str:
     """Describe the blocks that are off: their number, factors, and the place of the first."""
     import numpy as np
 
+    if not fit.off.any():
+        return ""
     scaled = fit.scaled(fit.least)
     numbers = np.flatnonzero(scaled if scaled.any() else fit.off)
-    first = describe_block(int(numbers[0]), blocks, turned=turned)
+    first = _describe_block(int(numbers[0]), blocks, row, turned=turned)
     what = "scale" if scaled.any() else "zero point"
     low, high = (float(one(fit.factors[numbers])) for one in (np.min, np.max))
     if not scaled.any():

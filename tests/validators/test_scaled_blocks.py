@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pytest
 
-from modelc.core.weights import IntegerWeights
+from modelc.core.weights import IntegerMatrix, IntegerWeights
 from modelc.validators.scaled_blocks import find_scaled_blocks
 
 if TYPE_CHECKING:
@@ -31,11 +31,19 @@ class Blocks:
     scales: Array
     zeros: Array
 
-    def matrix(self) -> IntegerWeights:
+    def matrix(self) -> IntegerMatrix:
         values = ((self.integers - self.zeros) * self.scales).reshape(ROWS, COLUMNS)
         numbers = np.arange(self.scales.size).reshape(ROWS, -1).repeat(SIZE, axis=1)
         radius = self.scales[..., 0].repeat(SIZE, axis=1) / 2
-        return IntegerWeights(values=values.astype(np.float32), radius=radius, blocks=numbers)
+        per_row = self.scales.shape[1]
+
+        def read_rows(first: int, last: int) -> IntegerWeights:
+            return IntegerWeights(
+                values=values[first:last].astype(np.float32), radius=radius[first:last],
+                blocks=numbers[first:last] - first * per_row,
+            )  # fmt: skip
+
+        return IntegerMatrix(shape=(ROWS, COLUMNS), read_rows=read_rows)
 
 
 def round_blocks(weight: Array, clip: float = 1.0) -> Blocks:
@@ -147,3 +155,12 @@ def test_a_matrix_that_eager_computes_is_not_reported() -> None:
     meant[3, 32:64] *= 2
     found = find_scaled_blocks(KNOWN, [made.matrix()], computed=lambda test: test(meant))
     assert found == ()
+
+
+def test_a_large_matrix_is_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("modelc.validators.scaled_blocks._PORTION", 16 * COLUMNS)
+    made = round_blocks(WEIGHT)
+    assert find_scaled_blocks(KNOWN, [made.matrix()]) == ()
+    made.scales[35, 1] *= 2
+    (text,) = find_scaled_blocks(KNOWN, [made.matrix()])
+    assert "block 141 ([35, 32:64]) is 2" in text
