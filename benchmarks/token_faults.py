@@ -37,7 +37,7 @@ def _helper() -> Any:
     return onnx.helper
 
 
-def _feed_through(model: Any, name: str, nodes: Callable[[str, str], list[Any]]) -> None:
+def feed_through(model: Any, name: str, nodes: Callable[[str, str], list[Any]]) -> None:
     """Let the consumers of an input read what `nodes(input, output)` compute from it."""
     made = f"{name}_faulty"
     for node in model.graph.node:
@@ -48,7 +48,8 @@ def _feed_through(model: Any, name: str, nodes: Callable[[str, str], list[Any]])
         model.graph.node.insert(0, node)
 
 
-def _constant(name: str, values: Any) -> Any:
+def int_constant(name: str, values: Any) -> Any:
+    """Return a node that gives these integers."""
     import onnx.numpy_helper
 
     tensor = onnx.numpy_helper.from_array(np.asarray(values, np.int64), name)
@@ -61,10 +62,11 @@ def shift_cache(model: Any) -> None:
     def nodes(name: str, made: str) -> list[Any]:
         make, key = _helper().make_node, made
         return [
-            _constant(f"{key}_0", 0), _constant(f"{key}_1", 1), _constant(f"{key}_2", [2]),
+            int_constant(f"{key}_0", 0), int_constant(f"{key}_1", 1),
+            int_constant(f"{key}_2", [2]),
             make("Shape", [name], [f"{key}_shape"]),
             make("Gather", [f"{key}_shape", f"{key}_2"], [f"{key}_length"]),
-            _constant(f"{key}_axes", [0]),
+            int_constant(f"{key}_axes", [0]),
             make("Squeeze", [f"{key}_length", f"{key}_axes"], [f"{key}_stop"]),
             make("Range", [f"{key}_0", f"{key}_stop", f"{key}_1"], [f"{key}_range"]),
             make("Sub", [f"{key}_range", f"{key}_1"], [f"{key}_less"]),
@@ -73,7 +75,7 @@ def shift_cache(model: Any) -> None:
         ]  # fmt: skip
 
     for name in (KEY.format(0), VALUE.format(0)):
-        _feed_through(model, name, nodes)
+        feed_through(model, name, nodes)
 
 
 def swap_layers(model: Any) -> None:
@@ -91,13 +93,14 @@ def shift_mask(model: Any) -> None:
     def nodes(name: str, made: str) -> list[Any]:
         make = _helper().make_node
         return [
-            _constant(f"{made}_0", [0]), _constant(f"{made}_1", [1]), _constant(f"{made}_m", [-1]),
+            int_constant(f"{made}_0", [0]), int_constant(f"{made}_1", [1]),
+            int_constant(f"{made}_m", [-1]),
             make("Slice", [name, f"{made}_0", f"{made}_1", f"{made}_1"], [f"{made}_first"]),
             make("Slice", [name, f"{made}_0", f"{made}_m", f"{made}_1"], [f"{made}_rest"]),
             make("Concat", [f"{made}_first", f"{made}_rest"], [made], axis=1),
         ]  # fmt: skip
 
-    _feed_through(model, "attention_mask", nodes)
+    feed_through(model, "attention_mask", nodes)
 
 
 def freeze_positions(model: Any) -> None:
@@ -106,7 +109,7 @@ def freeze_positions(model: Any) -> None:
     def nodes(name: str, made: str) -> list[Any]:
         make = _helper().make_node
         return [
-            _constant(f"{made}_1", [1]),
+            int_constant(f"{made}_1", [1]),
             make("Shape", [name], [f"{made}_shape"]),
             make("Gather", [f"{made}_shape", f"{made}_1"], [f"{made}_length"]),
             make("Equal", [f"{made}_length", f"{made}_1"], [f"{made}_step"]),
@@ -114,7 +117,7 @@ def freeze_positions(model: Any) -> None:
             make("Where", [f"{made}_step", f"{made}_zero", name], [made]),
         ]
 
-    _feed_through(model, "position_ids", nodes)
+    feed_through(model, "position_ids", nodes)
 
 
 def _first_products(model: Any) -> Iterator[tuple[Any, dict[str, Any]]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 BLOCK_PRODUCT = "MatMulNBits"
 BITS: Mapping[Precision, int] = {Precision.INT4: 4, Precision.INT8_WEIGHTS: 8}
 _BYTE, _NIBBLE = 8, 4  # bits
+_MATRIX = 2  # dims
 _PARTS = slice(1, 4)  # inputs: the integers, their scales and, if any, their zero points
 
 
@@ -31,7 +32,8 @@ class BlockWeights:
 
     `packed` has the shape (columns, blocks, bytes of a block): the rows of a column in blocks of
     `size`, padded, two 4-bit integers in a byte, the lower half first. `scales` has the shape
-    (columns, blocks), `zeros` (columns, bytes) with as many integers; None is the middle.
+    (columns, blocks), `zeros` (columns, bytes) with as many integers, or (columns, blocks) floats
+    as HQQ writes them; None is the middle.
     """
 
     packed: Array
@@ -48,7 +50,9 @@ class BlockWeights:
         columns, blocks = self.scales.shape
         values = _unpack(self.packed.reshape(columns, -1), self.bits).reshape(columns, blocks, -1)
         zeros = np.full((columns, blocks), 1 << (self.bits - 1), np.int16)
-        if self.zeros is not None:
+        if self.zeros is not None and self.zeros.dtype.kind == "f":
+            zeros = self.zeros.reshape(columns, blocks)
+        elif self.zeros is not None:
             zeros = _unpack(self.zeros.reshape(columns, -1), self.bits)[:, :blocks]
         scaled = (values - zeros[:, :, None]) * self.scales.astype(np.float32)[:, :, None]
         found: NDArray[np.float32] = scaled.reshape(columns, -1)[:, : self.rows]
@@ -69,7 +73,8 @@ class BlockWeights:
         steps = np.abs(self.scales.astype(np.float32)) * (1.0 if self.zeros is None else 0.5)
         numbers = np.arange(self.scales.size, dtype=np.int32).reshape(self.scales.shape)
         radius, blocks = (one.repeat(self.size, axis=1)[:, : self.rows] for one in (steps, numbers))
-        return IntegerWeights(values=self.dequantize(), radius=radius, blocks=blocks)
+        values, zeroed = self.dequantize(), self.zeros is not None
+        return IntegerWeights(values=values, radius=radius, blocks=blocks, zeroed=zeroed)
 
 
 def _unpack(array: Array, bits: int) -> NDArray[np.int16]:
@@ -103,22 +108,51 @@ def count_block_elements(model: onnx.ModelProto) -> dict[str, tuple[str, int]]:
 
 
 def read_integer_weights(path: Path) -> Iterator[IntegerMatrix]:
-    """Yield the constant weights of each MatMulNBits in a file."""
+    """Yield the constant weights in blocks of a file: MatMulNBits, DequantizeLinear."""
     model = read_graph(path)
     constants = {
         tensor.name: tensor for graph in all_graphs(model.graph) for tensor in graph.initializer
     }
     for node in all_nodes(model.graph):
+        if node.op_type == "DequantizeLinear" and all(
+            one in constants for one in node.input if one
+        ):
+            read = [read_values(constants[one], path) for one in node.input if one]
+            numbers = {"axis": 1, "block_size": 0, **{one.name: one.i for one in node.attribute}}
+            if read[0].ndim == _MATRIX and read[1].ndim == _MATRIX and numbers["block_size"]:
+                yield _read_dequantized(read, numbers)
         names = [name for name in node.input[_PARTS] if name]
         if node.op_type != BLOCK_PRODUCT or not all(name in constants for name in names):
             continue
         numbers = block_numbers(node)
         packed, scales, *zeros = (read_values(constants[name], path) for name in names)
         columns = numbers["N"]
-        if numbers["bits"] in BITS.values() and all(zero.dtype.kind == "u" for zero in zeros):
+        if numbers["bits"] in BITS.values():
             blocks = BlockWeights(
                 packed=packed.reshape(columns, -1), scales=scales.reshape(columns, -1),
                 zeros=zeros[0].reshape(columns, -1) if zeros else None,
                 bits=numbers["bits"], size=numbers["block_size"], rows=numbers["K"],
             )  # fmt: skip
             yield IntegerMatrix(shape=(columns, blocks.rows), read_rows=blocks.read_columns)
+
+
+def _read_dequantized(read: list[Array], numbers: Mapping[str, int]) -> IntegerMatrix:
+    """Return the weights of a DequantizeLinear with blocks along an axis."""
+    import numpy as np
+
+    axis, size = numbers["axis"], numbers["block_size"]
+    integers, scales, *zeros = (one.astype(np.float32) for one in read)
+    own = np.arange(scales.size, dtype=np.int32).reshape(scales.shape)
+    parts = [one.repeat(size, axis=axis) for one in (scales, own, *zeros)]
+    scale, blocks, *zero = (one[tuple(map(slice, integers.shape))] for one in parts)
+    values = (integers - zero[0] if zero else integers) * scale
+    radius = np.abs(scale) * (0.5 if zero else 1.0)
+
+    def read_rows(first: int, last: int) -> IntegerWeights:
+        numbers = np.unique(blocks[first:last], return_inverse=True)[1]
+        return IntegerWeights(
+            values=values[first:last], radius=radius[first:last], zeroed=bool(zero),
+            blocks=numbers.reshape(values[first:last].shape),
+        )  # fmt: skip
+
+    return IntegerMatrix(shape=values.shape, read_rows=read_rows)

@@ -131,7 +131,7 @@ def _evaluate(chain: Sequence[Any], first: int, last: int) -> IntegerWeights:
             parts = [one.transpose(order) for one in parts]
     skipped = 0 if whole else begin * of_one
     values, radius, blocks = (one[first - skipped : last - skipped] for one in parts)
-    return IntegerWeights(values=values, radius=radius, blocks=blocks)
+    return IntegerWeights(values=values, radius=radius, blocks=blocks, zeroed=zeroed)
 
 
 def _matching_rows(node: Any, integers: Any, first: int, last: int) -> Array:

@@ -32,13 +32,19 @@ class IntegerWeights:
     """Integer weights as the artifact computes with them, in blocks that share a scale.
 
     `radius` is how far rounding to nearest moves each weight at most: half a step, or a whole one
-    where a block has no zero point and its largest weight of one sign is clipped. `blocks` numbers
-    the block of each weight. All three have one shape.
+    where a block has no zero point (`zeroed` is false) and its largest weight of one sign is
+    clipped. `blocks` numbers the block of each weight. All three have one shape.
     """
 
     values: Array
     radius: Array
     blocks: Array
+    zeroed: bool = True
+
+    @property
+    def half_steps(self) -> Array:
+        """Half a step of each weight's block."""
+        return self.radius if self.zeroed else self.radius / 2
 
 
 @dataclass(frozen=True, kw_only=True)

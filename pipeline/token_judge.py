@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..core.contract import Array
+from ..core.contract import Array, Feed, Outputs
 from ..core.errors import RunnerError
-from ..core.findings import SkippedCheck
+from ..core.findings import SkippedCheck, WorstFeed
 from ..core.generation import TokenReport, TokenWay, WayKind
 from ..core.kinds import ReasonCode
 from ..core.verdict import State
 from ..validators.ruling import Judgment, Ruling
-from ..validators.token_loop import LoopRunner, TokenRows
+from ..validators.token_loop import LoopRunner, Run, TokenRows
 from ..validators.token_metrics import (
     TokenScores,
     find_token_reasons,
@@ -28,7 +28,9 @@ from ..validators.token_metrics import (
 )
 from .judge_case import JudgeRequest
 from .token_reference import TokenCase, TokenReference, find_token_reference
+from .worst_feed import TOKEN_FEED, save_feed
 
+_TINY = 1e-30
 _PART_STEPS = 8  # tokens after a prompt in two parts
 
 
@@ -65,7 +67,48 @@ def check_tokens(request: JudgeRequest, judged: Judgment) -> Ruling:
             clock.detail = f"{report.text.agreement:.1%} of {report.text.tokens:,} agree"
     except RunnerError as error:
         return Ruling.fault(ReasonCode.LOOP_DIFFERS, f"its loop fails: {error.message}")
-    return Ruling(tokens=report, last=reasons)
+    worst = _keep_worst_feed(request, judged, reference) if reasons and verdict.passed else None
+    return Ruling(tokens=report, last=reasons, worst=worst)
+
+
+def _keep_worst_feed(
+    request: JudgeRequest, judged: Judgment, reference: TokenReference
+) -> WorstFeed | None:
+    """Keep the feed of eager's loop whose logits differ most, in place of a feed that passed.
+
+    It shows the fault of tokens alone: a step with a past, padding, or more tokens than a window.
+    """
+    was, runner, feeds = judged.verdict.worst, reference.runner, list[dict[str, Array]]()
+    if was is None:
+        return None
+
+    def record(feed: Feed) -> Outputs:
+        feeds.append(dict(feed))
+        return runner.run(feed)
+
+    walks = [(case.rows, reference.sizes.parts(case.rows.length)) for case in reference.text[:1]]
+    for kind in (WayKind.PADDED, WayKind.LONGEST):
+        if kind in reference.cases:
+            rows = reference.cases[kind].rows
+            most = reference.sizes.parts(rows.length)
+            steps = (reference.prompt, *[1] * (rows.length - reference.prompt))
+            walks.append((rows, steps if kind is WayKind.PADDED else most))
+    for rows, parts in walks:
+        replace(runner, run=record).walk(rows, parts, lambda: None)
+    with request.case.open() as opened:
+        errors = [_logits_error(runner, opened.run, feed) for feed in feeds]
+    feed = feeds[max(range(len(feeds)), key=lambda index: errors[index])]
+    save_feed(feed, Path(was.file))
+    logits = runner.loop.logits
+    return replace(was, feed=TOKEN_FEED, output=logits, headroom=None, searched=0, before=None)
+
+
+def _logits_error(runner: LoopRunner, run: Run, feed: Feed) -> float:
+    """Return the artifact's error of the logits, relative to eager's."""
+    import numpy as np
+
+    eager, found = (one(feed)[runner.loop.logits].astype(np.float64) for one in (runner.run, run))
+    return float(np.linalg.norm(found - eager)) / max(float(np.linalg.norm(eager)), _TINY)
 
 
 class _Ticker:

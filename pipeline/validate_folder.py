@@ -17,7 +17,7 @@ from ..core.verdict import State, Verdict
 from ..validators.ruling import Judgment, Ruling
 from .accuracy_gate import apply_recorded_preprocessing
 from .branch_coverage import update_branches
-from .debug.rejection import RejectionContext, add_guilty_layer, outputs_wrong_by_value
+from .debug.rejection import RejectionContext, add_guilty_layer, is_wrong_by_value
 from .judge_case import Candidate
 from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
@@ -116,7 +116,7 @@ def _explain_rejected(
     name = f"{REJECTED_FOLDER}/{artifact.name}"
     moved = next((one for one in manifest.artifacts if one.name == name), None)
     verdict = manifest.verdict_of(name)
-    if moved is None or verdict is None or not outputs_wrong_by_value(verdict):
+    if moved is None or verdict is None or not is_wrong_by_value(verdict):
         return manifest
     context = RejectionContext(
         eager=requests.eager,

@@ -34,6 +34,7 @@ from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ..validators.model_identity import find_altered_weights
 from ..validators.rounded_weights import find_misrounded_weights
 from ..validators.ruling import Judgment, Ruling
+from ..validators.scaled_blocks import find_scaled_blocks
 from ..validators.tolerance import TOLERANCES
 from .accuracy_gate import check_accuracy
 from .branch_coverage import check_frozen, check_rewritten, check_trace
@@ -165,7 +166,7 @@ def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     candidate, model = request.candidate, request.eager.model
     faults: tuple[str, ...] = ()
     exact = candidate.precision is Precision.FP32 and isinstance(candidate.target, Weighted)
-    rounds = candidate.precision in WEIGHTS_ONLY and _is_rounded_by_us(candidate)
+    rounds = candidate.precision in WEIGHTS_ONLY and isinstance(candidate.target, IntegerWeighted)
     if not (exact or rounds) or request.eager.skip(SkippedCheck.WEIGHTS):
         return Ruling()
     target, feed = candidate.target, request.eager.references[0].feed.arrays
@@ -174,8 +175,11 @@ def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
         constants = target.weights(candidate.path)
         faults = find_altered_weights(model.weights(), constants, computed=computed)
     elif isinstance(target, IntegerWeighted):
-        rounded = target.integer_weights(candidate.path)
-        faults = find_misrounded_weights(model.weights(), rounded, computed=computed)
+        read = partial(target.integer_weights, candidate.path)
+        ours = _is_rounded_by_us(candidate)
+        faults = find_misrounded_weights(model.weights(), read(), computed=computed) if ours else ()
+        if faults or not ours:  # names the scale, where that is the fault
+            faults = find_scaled_blocks(model.weights(), read(), computed=computed) or faults
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return Ruling.fault(ReasonCode.WEIGHT_ALTERED, *[f"{faults[0]}{more}"] if faults else [])
 

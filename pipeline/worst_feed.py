@@ -52,6 +52,7 @@ _STEADY_DB = 6.0  # dB
 # an error counts only at twice the limit. Errors in between are ignored.
 _BEYOND_DB = 6.0  # dB
 _CONTEXT_FEEDS = 4  # feeds that show the usual scale of an output and of eager's own error
+TOKEN_FEED = "tokens"  # the name of a feed of a decoder's loop, where tokens alone are wrong
 _DRAFT_FILE = "worst.npz"  # in an artifact's workplace, until the artifact's folder is known
 
 

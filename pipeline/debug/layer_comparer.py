@@ -14,7 +14,7 @@ from ...checkpoints.activation_tape import (
 )
 from ...checkpoints.eager_model import Eager
 from ...core.contract import Array, Feed
-from ...core.errors import CheckpointError
+from ...core.errors import CheckpointError, RunnerError
 from ...core.kinds import Precision
 from ...core.target_extensions import Probe, ProbeNode
 from ..float64_reference import PAIRS, SHARES
@@ -226,6 +226,25 @@ class LayerComparer:
                 for order, array in tape.arrays.items():
                     drawn[order].append(array)
         self._others.update(drawn)
+
+    def try_part(self, given: dict[str, Array], tensor: str) -> Array | None:
+        """Return a part's result; None if it rejects the values, as of a shape that is another."""
+        try:
+            return self.probe.part(given, [tensor])[tensor]
+        except RunnerError:
+            return None
+
+    def scope_of(self, tensor: str) -> str:
+        """Return the module of the first node that reads a tensor and has one, further on too."""
+        waiting, seen = [tensor], {tensor}
+        while waiting:
+            name = waiting.pop(0)
+            for node in self.makers.values():
+                if name in node.inputs and node.module:
+                    return node.module
+                waiting += [one for one in node.outputs if name in node.inputs and one not in seen]
+                seen.update(node.outputs if name in node.inputs else ())
+        return ""
 
     def perturbed(self, anchor: Anchor, given: dict[str, Array]) -> Array:
         """Return a part's result when its inputs change by a rounding step."""

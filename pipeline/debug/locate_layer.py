@@ -29,7 +29,12 @@ from .layer_comparer import (
     worse_sqnr,
 )
 from .layer_errors import LayerErrors, measure_layers
-from .missing_operation import MissingOperation, describe_whole_fault, find_missing
+from .missing_operation import (
+    MissingOperation,
+    describe_whole_fault,
+    find_exchanged_input,
+    find_missing,
+)
 from .refine_culprit import Culprit, refine_anchor
 
 DEFAULT_MEMORY = 2 << 30  # bytes of activations in memory, the default of --memory
@@ -90,16 +95,16 @@ def locate_layer(  # noqa: PLR0913 - what to look into, and how, all optional
         )
         found = measure_layers(layers)
         culprit, ties = _first_culprit(layers, found)
-        cause, missing = "", None
+        cause, reader, missing = "", "", None
         if culprit is not None:
-            cause = user_function_cause(culprit, layers, written or {})
-            missing = None if cause else find_missing(layers, culprit)
-            cause = cause or (missing.cause if missing else "")
-            cause = cause or find_cause(culprit, layers, suspect.precision)
+            cause, reader, missing = _explain(layers, culprit, suspect.precision, written or {})
         clock.detail = f"{len(layers.anchors)} layers, {probe.runs} runs"
         whole = describe_whole_fault(layers, found, suspect.precision, passed=suspect.passed)
         whole = "" if culprit is not None else whole
     result = _build_localisation(layers, found, culprit, cause)
+    if reader:
+        first = replace(result.layers[0], module=reader)
+        result = replace(result, guilty=reader, layers=(first, *result.layers[1:]))
     if missing is not None:
         result = _with_missing(layers, result, missing)
     result = replace(
@@ -118,6 +123,20 @@ def locate_layer(  # noqa: PLR0913 - what to look into, and how, all optional
     about = f"{result.guilty or 'the model'}: {cause or 'cause unknown'}"
     place = refine_culprit.write_reproducer(culprit, probe, out, artifact=suspect.name, about=about)
     return replace(result, reproducer=place.relative_to(out).as_posix())
+
+
+def _explain(
+    layers: LayerComparer, culprit: Culprit, precision: Precision, written: Mapping[str, str]
+) -> tuple[str, str, MissingOperation | None]:
+    """Return the cause, the module if the cause names another one, and what is missing."""
+    cause = user_function_cause(culprit, layers, written)
+    if cause:
+        return cause, "", None
+    cause, reader = find_exchanged_input(layers, culprit)
+    if cause:
+        return cause, reader, None
+    missing = find_missing(layers, culprit)
+    return (missing.cause if missing else "") or find_cause(culprit, layers, precision), "", missing
 
 
 def _choose_reference(
@@ -193,7 +212,7 @@ def _build_localisation(
     notes = _find_changed_outputs(layers, found)
     guilty = ""
     if culprit is not None:
-        guilty = culprit.module
+        guilty = _module_of(layers, culprit)
         mine = found.guilty[0].tensor  # this part contains the guilty operation
         kept = [
             layer for layer, anchor in zip(records, ranked, strict=True) if anchor.tensor != mine
@@ -227,6 +246,16 @@ def _build_localisation(
         notes=tuple(notes),
         named_by=layers.named_by,
     )
+
+
+def _module_of(layers: LayerComparer, culprit: Culprit) -> str:
+    """Return the culprit's module; of nodes without an origin, the module that reads their result.
+
+    A tool that edits a file adds such nodes, as between a decoder's cache and the layer of it.
+    """
+    foreign = not any(node.module or node.kind or node.source for node in culprit.nodes)
+    alone = foreign and layers.scoped and not culprit.module
+    return layers.scope_of(culprit.tensor) if alone else culprit.module
 
 
 def _find_changed_outputs(layers: LayerComparer, found: LayerErrors) -> list[str]:
@@ -270,10 +299,11 @@ def _guilty_record(
     """Return the record of the guilty layer, at the operation and line of the culprit."""
     node, value = culprit.node, _seen_value(layers, culprit)
     file, line = (value.file, value.line) if value.file else _split_place(node.source)
-    owner = next((v for v in layers.values if v.module == culprit.module), value)
+    module = _module_of(layers, culprit)
+    owner = next((v for v in layers.values if v.module == module), value)
     return replace(
         _layer_record(layers, found, found.guilty[0]),
-        module=culprit.module,
+        module=module,
         kind=owner.kind,
         file=file,
         line=line,

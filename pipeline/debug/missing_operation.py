@@ -74,6 +74,25 @@ def find_missing(layers: LayerComparer, culprit: Culprit) -> MissingOperation | 
     return _find_before(layers, culprit) or behind
 
 
+def find_exchanged_input(layers: LayerComparer, culprit: Culprit) -> tuple[str, str]:
+    """Name the input that the wrong part reads in place of another, and the module that reads it.
+
+    Both are empty if this alone does not explain the part.
+    """
+    import numpy as np
+
+    feed, tensor = layers.feed, culprit.tensor
+    for name in [one for one in layers.probe.inputs if one in culprit.given and one in feed]:
+        for other, array in feed.items():
+            like = array.shape == feed[name].shape and array.dtype == feed[name].dtype
+            if not like or np.array_equal(array, feed[name]) or not layers.more():
+                continue
+            if _is_right(layers, culprit, {**culprit.given, name: array}):
+                cause = f"{tensor} is computed from {name} where eager reads {other}"
+                return cause, layers.scope_of(name)
+    return "", ""
+
+
 def _find_before(layers: LayerComparer, culprit: Culprit) -> MissingOperation | None:
     """Feed the part with later values of eager's in place of its inputs.
 
@@ -160,7 +179,9 @@ def _values_between(
 
 def _is_right(layers: LayerComparer, culprit: Culprit, given: dict[str, Array]) -> bool:
     given = {name: array for name, array in given.items() if name != culprit.tensor}
-    made = layers.probe.part(given, [culprit.tensor])[culprit.tensor]
+    made = layers.try_part(given, culprit.tensor)
+    if made is None:
+        return False
     ratio = layers.gap(culprit.value, culprit.expected, made)
     return not is_below(ratio, NEARLY * layers.scale.plain) and _is_gain(culprit, ratio)
 

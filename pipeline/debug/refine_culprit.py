@@ -224,7 +224,9 @@ class _FaultSearch:
     def _right(self, name: str, array: Array) -> bool:
         end = self.anchor.tensor
         given = {**self.start, name: self.layers.cast(name, array)}
-        made = self.layers.probe.part(given, [end])[end]
+        made = self.layers.try_part(given, end)
+        if made is None:
+            return False
         ratio = self.layers.gap(self.anchor.value, self.expected, made)
         limit = NEARLY * self.layers.scale.plain
         return not is_below(ratio, math.inf if self.anchor.value.discrete else limit)

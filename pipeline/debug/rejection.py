@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from ...validators.output_pairs import VALUES
 from ..eager_reference import EagerReference
 from ..manifest_file import write_manifest
 from ..run_progress import Progress
-from ..worst_feed import add_feed, read_feed
+from ..worst_feed import TOKEN_FEED, add_feed, read_feed
 from .locate_layer import SuspectArtifact, locate_layer
 
 LOCALISE_SECONDS = 60.0  # about the validation time of BERT (110M parameters) on two cores
@@ -60,16 +60,21 @@ def add_guilty_layer(
         return manifest
     if artifact.frozen and verdict.faults:
         return manifest  # the verdict already names the frozen branch as the fault
-    wrong = outputs_wrong_by_value(verdict)
-    if not wrong:
+    if not is_wrong_by_value(verdict):
         return manifest
-    found = _localise_rejected(artifact, verdict, wrong, target, context)
+    found = _localise_rejected(artifact, verdict, target, context)
     if found is None:
         return manifest
     others = tuple(one for one in manifest.localisations if one.artifact != name)
     now = replace(manifest, localisations=(*others, found))
     write_manifest(now, context.folder)
     return now
+
+
+def is_wrong_by_value(verdict: Verdict) -> bool:
+    """Whether values of outputs, or of tokens alone, rejected an artifact."""
+    tokens = verdict.worst is not None and verdict.worst.feed == TOKEN_FEED
+    return bool(outputs_wrong_by_value(verdict)) or (verdict.state is State.FAILED and tokens)
 
 
 def outputs_wrong_by_value(verdict: Verdict) -> tuple[OutputVerdict, ...]:
@@ -87,7 +92,6 @@ def outputs_wrong_by_value(verdict: Verdict) -> tuple[OutputVerdict, ...]:
 def _localise_rejected(
     artifact: Artifact,
     verdict: Verdict,
-    wrong: Sequence[OutputVerdict],
     target: Probed,
     context: RejectionContext,
 ) -> Localisation | None:
@@ -103,7 +107,7 @@ def _localise_rejected(
     )
     end = time.monotonic() + context.seconds
     try:
-        eager, feed = _open_worst_feed(verdict, wrong, context)
+        eager, feed = _open_worst_feed(verdict, context)
         found = locate_layer(
             suspect,
             eager,
@@ -122,23 +126,21 @@ def _localise_rejected(
     return found
 
 
-def _open_worst_feed(
-    verdict: Verdict, wrong: Sequence[OutputVerdict], context: RejectionContext
-) -> tuple[EagerReference, str]:
+def _open_worst_feed(verdict: Verdict, context: RejectionContext) -> tuple[EagerReference, str]:
     """Return eager with the worst kept feed as its only reference, and the feed's name.
 
     Raises:
         UsageError: no feed was kept on which the artifact is wrong, or it cannot be read.
     """
-    worst = verdict.worst
+    worst, wrong = verdict.worst, outputs_wrong_by_value(verdict)
     references = {one.feed.name: one for one in (*context.eager.references, *context.held_out)}
     for output in wrong:
         if output.feed in references:
             one = replace(context.eager, references=(references[output.feed],))
             return one, output.feed
-        if worst is not None and worst.feed == output.feed:
-            feed = read_feed(context.folder / worst.file)
-            return add_feed(context.eager, context.held_out, feed, name=worst.feed)
+    if worst is not None and worst.feed in {TOKEN_FEED, *(one.feed for one in wrong)}:
+        feed = read_feed(context.folder / worst.file)
+        return add_feed(context.eager, context.held_out, feed, name=worst.feed)
     raise UsageError(
         f"none of the feeds on which it is wrong was kept: {', '.join(one.feed for one in wrong)}",
         hint="run modelc debug",

@@ -125,7 +125,31 @@ def _describe_difference(
     largest = float(gap[where])
     if not np.any(found):
         return largest, f"the weight {name} is all 0 in the artifact ({constant})"
+    moved = _describe_exchange(found, wanted)
+    if moved:
+        return largest / (peak or 1.0), f"the weight {name} has {moved} ({constant})"
     return largest / (peak or 1.0), (
         f"the weight {name} differs in {count} of {gap.size} elements, by up to {largest:.3g}"
         f" ({float(found[where]):.6g} instead of {float(wanted[where]):.6g})"
     )
+
+
+def _describe_exchange(found: Array, wanted: Array) -> str:
+    """Describe lines of a weight that stand in another order, such as those of two heads."""
+    import numpy as np
+
+    for axis, kind in enumerate(("rows", "columns")[: wanted.ndim]):
+        places: dict[bytes, int] = {}
+        for index in range(wanted.shape[axis]):
+            places[np.ascontiguousarray(wanted.take(index, axis)).tobytes()] = index
+        lines = (np.ascontiguousarray(found.take(i, axis)) for i in range(found.shape[axis]))
+        order = [places.get(line.tobytes(), -1) for line in lines]
+        moved = [index for index, place in enumerate(order) if place != index]
+        if moved and sorted(order) == list(range(len(order))):
+            first, size = moved[0], 1
+            while first + size in moved and order[first + size] == order[first] + size:
+                size += 1
+            other = order[first]
+            blocks = f"{first}:{first + size} from the place of {other}:{other + size}"
+            return f"{len(moved)} of {len(order)} {kind} in another order, {blocks}"
+    return ""

@@ -14,7 +14,7 @@ import pytest
 from modelc.checkpoints.token_text import read_token_rows
 from modelc.core.contract import Feed, Outputs
 from modelc.core.errors import ErrorCode, UsageError
-from modelc.core.findings import SkippedCheck
+from modelc.core.findings import SkippedCheck, WorstFeed
 from modelc.core.generation import TokenReport, WayKind
 from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import FeedPlan
@@ -23,6 +23,7 @@ from modelc.core.verdict import State
 from modelc.pipeline.order import Judging
 from modelc.pipeline.token_judge import check_tokens
 from modelc.pipeline.token_reference import find_token_reference, plan_tokens
+from modelc.pipeline.worst_feed import read_feed
 from modelc.validators.ruling import Ruling
 from modelc.validators.tolerance import TOLERANCES
 
@@ -52,10 +53,16 @@ def make_eager(run: Any = decode, signature: Signature = SIGNATURE) -> Any:
 
 
 def judge_tokens(
-    run: Any, eager: Any = None, precision: Precision = Precision.FP32, **options: Any
+    run: Any,
+    eager: Any = None,
+    precision: Precision = Precision.FP32,
+    worst: WorstFeed | None = None,
+    **options: Any,
 ) -> Ruling:
     judged: Any = SimpleNamespace(
-        verdict=SimpleNamespace(state=State.PASSED, faults=(), tolerance=TOLERANCES[precision])
+        verdict=SimpleNamespace(
+            state=State.PASSED, passed=True, faults=(), tolerance=TOLERANCES[precision], worst=worst
+        )
     )
     opened = nullcontext(SimpleNamespace(run=run))
     request: Any = SimpleNamespace(
@@ -132,6 +139,20 @@ def test_a_wrong_loop_is_rejected(fault: Any, wrong: set[WayKind], precision: Pr
     assert ReasonCode.LOOP_DIFFERS in codes
     found = {way.kind for way in report_of(ruling).ways if way.kl > 0.005 or way.own_kl}
     assert wrong <= found
+
+
+def test_the_step_that_shows_a_wrong_loop_is_kept_as_the_worst_feed(tmp_path: Path) -> None:
+    file = tmp_path / "worst.npz"
+    worst = WorstFeed(
+        feed="min", output="", headroom=3.0, file=str(file), replay="", searched=0, seed=0,
+        seconds=0.0, before=None,
+    )  # fmt: skip
+    ruling = judge_tokens(late, worst=worst)
+    assert ruling.worst is not None
+    assert (ruling.worst.feed, ruling.worst.output) == ("tokens", "logits")
+    feed = read_feed(file)
+    assert feed[KEY].shape[2] > 0  # a step with a past
+    assert judge_tokens(decode, worst=worst).worst is None
 
 
 def noisy(feed: Feed) -> Outputs:
