@@ -217,7 +217,9 @@ def _show_whole(console: Console, whole: PartsManifest, out: Path) -> None:
         for one in whole.failures
     ]
     columns = ("artifacts", "feeds", "max abs", "SQNR dB", "margin", "verdict", "seconds")
-    console.print(fit_table(console, columns, rows, right=columns[1:5], less=("max abs",)))
+    console.print(
+        fit_table(console, columns, rows, right=(*columns[1:5], "seconds"), less=("max abs",))
+    )
     for verdict in whole.verdicts:
         _show_verdict(console, verdict)
     for failure in whole.failures:
