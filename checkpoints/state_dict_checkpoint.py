@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.call import parameters_of
-from ..core.errors import CheckpointError, ConsentError, ErrorCode, Hint, Option, first_line
+from ..core.errors import (
+    CheckpointError,
+    ConsentError,
+    ErrorCode,
+    Hint,
+    ModelcError,
+    Option,
+    first_line,
+)
 from ..core.torch_file import load_torch_file, read_torch_file, unreadable_error
 from .checkpoint_files import needs_factory_error, weight_files
 from .factory import call_factory, check_acyclic, wrap_built_module
@@ -241,6 +249,8 @@ def _translate_errors(path: Path) -> Iterator[None]:
     """Translate errors of the reader, which raises anything for changed files or new dtypes."""
     try:
         yield
+    except ModelcError:
+        raise
     except Exception as error:
         raise CheckpointError(
             f"{path} cannot be read: {first_line(error)}",

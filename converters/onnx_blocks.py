@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array
+from ..core.errors import ConversionError, Hint, Option
 from ..core.kinds import Precision
 from ..core.weights import IntegerMatrix, IntegerWeights
 from .onnx_files import read_values
@@ -95,6 +96,19 @@ def precision_of_blocks(node: onnx.NodeProto) -> Precision | None:
     """Return the precision of the weights of a MatMulNBits; None if it is not one of modelc's."""
     bits = block_numbers(node)["bits"]
     return next((one for one, width in BITS.items() if width == bits), None)
+
+
+def check_float_weights(path: Path, reader: str) -> None:
+    """Check that a model has no integer weights in blocks, which `reader` does not read.
+
+    Raises:
+        ConversionError: it has.
+    """
+    if BLOCK_PRODUCT in {node.op_type for node in all_nodes(read_graph(path).graph)}:
+        raise ConversionError(
+            f"{reader} does not read {BLOCK_PRODUCT}, in which the ONNX has its integer weights",
+            hint=Hint("use ", Option("to", "onnx"), " or ", Option("to", "openvino"), " alone"),
+        )
 
 
 def count_block_elements(model: onnx.ModelProto) -> dict[str, tuple[str, int]]:

@@ -36,7 +36,12 @@ from ..core.target_extensions import DefaultOutputs, OpenedByDefault, Probe
 from . import onnx_coverage, onnx_default_session, onnx_faults, onnx_probe, onnx_sessions
 from .installed_packages import package_versions
 from .onnx_block_rewriter import keep_integers
-from .onnx_blocks import BLOCK_PRODUCT, count_block_elements, read_integer_weights
+from .onnx_blocks import (
+    BLOCK_PRODUCT,
+    check_float_weights,
+    count_block_elements,
+    read_integer_weights,
+)
 from .onnx_compatibility import choose_opset, combine_runtimes, lower_model
 from .onnx_domain_guard import add_guard
 from .onnx_files import (
@@ -221,6 +226,7 @@ def _convert_parent(job: Job, parent: Path) -> Converted:
 
     path = job.folder / (job.stem + SUFFIX)
     if job.precision in (Precision.FP16, Precision.BF16):
+        check_float_weights(parent, "AutoCast")
         return convert_to_half(job, parent, path)
     model = call_framework("onnx_ir", lambda: onnx_ir.load(parent))
     return adopt_model(job, model, parent, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path, PurePath
 from types import ModuleType
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
+from modelc.checkpoints.state_dict_checkpoint import read_weight_set
 from modelc.checkpoints.torchao_weights import check_quantization, find_matrices, unwrap_weights
 from modelc.core import torch_file
 from modelc.core.errors import CheckpointError, ConsentError, ErrorCode, MissingError
@@ -33,7 +36,7 @@ def test_a_file_of_torchao_needs_torchao(tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as within:
         within.setitem(sys.modules, "torchao", ModuleType("torchao"))
         within.setitem(sys.modules, name, stand_in)
-        torch.save({"weight": kind()}, path)
+        torch.save({"weight": kind}, path)
     monkeypatch.delitem(sys.modules, "torchao", raising=False)
     monkeypatch.setattr(torch_file, "find_spec", lambda _: None)
 
@@ -60,8 +63,10 @@ class TestWithTorchao:
         """Return a function that quantizes a module in place, by the name of a scheme."""
         pytest.importorskip("torchao")
         torch_file.import_torchao("a test")
-        from torchao import quantization
-        from torchao.quantization.granularity import PerGroup
+        from torchao import quantization  # type: ignore[import-not-found,unused-ignore]
+        from torchao.quantization.granularity import (  # type: ignore[import-not-found,unused-ignore]
+            PerGroup,
+        )
 
         four: dict[str, Any] = {"weight_dtype": getattr(torch, "int4")}  # noqa: B009 - no stub
         configs = {
@@ -106,3 +111,17 @@ class TestWithTorchao:
         assert torch.equal(found["0.weight"].qdata, net[0].weight.qdata)
         with pytest.raises(ConsentError):
             torch_file.read_torch_file(tmp_path / "more.pt", may_allow=True)
+
+
+def test_safetensors_of_torchao_need_torchao(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their parts are not taken for weights of other names."""
+    kinds = {"_type": "Int8Tensor", "_data": {}, "_tensor_data_names": ["qdata"]}
+    metadata = {"a.weight": json.dumps(kinds), "tensor_names": json.dumps(["a.weight"])}
+    path = tmp_path / "net.safetensors"
+    save_file({"a._weight_qdata": torch.zeros(2, 2)}, path, metadata=metadata)
+    monkeypatch.setattr(torch_file, "find_spec", lambda _: None)
+
+    with pytest.raises(MissingError):
+        read_weight_set([path])
