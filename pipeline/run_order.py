@@ -208,7 +208,8 @@ def _open_samples(
     options = order.lowering.calibration
     if options is None or not any(step.quantizers for step in plan):
         return _samples_of_parent(order.parent, eager, workspace)
-    found = prepare_calibration(options, eager, progress, root=folder.path)
+    feeds = [one.feed for one in eager.references]
+    found = prepare_calibration(options, eager.signature, feeds, progress, root=folder.path)
     held.callback(found.close)
     return RunSamples(
         calibration=found,

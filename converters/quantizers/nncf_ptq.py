@@ -15,6 +15,7 @@ from ...core.kinds import WEIGHTS_ONLY, Precision
 from ...core.signature import Signature
 from ..installed_packages import package_versions
 from ..openvino_reader import partial_shape, read_openvino
+from ..openvino_rewrites import model_nodes, node_bodies
 from . import nncf_weights
 from .quantization_checks import NothingQuantizedError
 from .quantizer_workspace import (
@@ -209,6 +210,7 @@ def read_bounded(job: QuantizeJob) -> openvino.Model:
     from openvino.passes import ConstantFolding, Manager
 
     model = read_openvino(job.parent)
+    separate_bodies(model)
     names = model_inputs(model, job.signature)
     shapes = {spec.name: partial_shape(spec) for spec in job.signature.inputs if spec.name in names}
     call_framework("OpenVINO's reshape", lambda: model.reshape(shapes))
@@ -216,6 +218,29 @@ def read_bounded(job: QuantizeJob) -> openvino.Model:
     manager.register_pass(ConstantFolding())
     manager.run_passes(model)
     return model
+
+
+def separate_bodies(model: openvino.Model) -> None:
+    """Give the body of each loop and branch its own constants, in place.
+
+    OpenVINO's ONNX reader lets it read those of the graph around it. NNCF follows a constant to all
+    of its readers, and knows none in a body.
+    """
+    from openvino import opset13
+
+    ports = [
+        port
+        for node in model.get_ordered_ops()
+        for body in node_bodies(node)
+        for inner in model_nodes(body)
+        for port in inner.inputs()
+    ]
+    for port in ports:
+        source = port.get_source_output().get_node()
+        if source.get_type_name() == "Constant":
+            copied = opset13.constant(source.get_data().copy())
+            copied.set_friendly_name(source.get_friendly_name())
+            port.replace_source_output(copied.output(0))
 
 
 def model_inputs(model: openvino.Model, signature: Signature) -> tuple[str, ...]:
