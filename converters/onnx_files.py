@@ -33,8 +33,9 @@ _LICENSE, _NAMES = "model_license", "names"
 def save_model(
     model: onnx_ir.Model, path: Path, *, external_data: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """Write the model; weights too large for one protobuf, or on request, go to `<name>.onnx.data`.
+    """Write the model; weights go to `<name>.onnx.data` if one protobuf is too small for them.
 
+    So they do on request, and if some of them are in a file already, as those of a large parent.
     Beyond the limit of a file they go to several: `<name>-00001-of-00003.onnx.data` and so on.
 
     Returns:
@@ -45,9 +46,10 @@ def save_model(
     """
     import onnx_ir
 
-    values = model.graph.initializers.values()
-    total = sum(v.const_value.nbytes for v in values if v.const_value is not None)
-    external = f"{path.name}.data" if external_data or total > PROTOBUF_LIMIT else None
+    found = [value.const_value for value in model.graph.initializers.values()]
+    apart = any(isinstance(tensor, onnx_ir.ExternalTensor) for tensor in found)
+    large = sum(tensor.nbytes for tensor in found if tensor is not None) > PROTOBUF_LIMIT
+    external = f"{path.name}.data" if external_data or large or apart else None
     most = None if external is None else FILE_LIMIT
     call_framework(
         "the ONNX writer",

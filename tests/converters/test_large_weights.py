@@ -184,3 +184,12 @@ def test_weights_beyond_the_limit_of_a_file_are_in_several(
     assert np.array_equal(run(path), run(model))
     with open_onnx(path, "cpu", SIGNATURE) as runner:
         assert np.array_equal(runner.run({"x": X})["y"], run(model))
+
+
+def test_what_is_made_of_external_weights_has_its_own(model: Path, tmp_path: Path) -> None:
+    made = quantize(model, tmp_path / "quantized", keep=("product0",))
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    files = onnx_files.save_model(onnx_ir.load(made), folder / "model.int4.onnx")
+    assert sorted(name for name, _ in files) == ["model.int4.onnx", "model.int4.onnx.data"]
+    assert np.array_equal(run(folder / "model.int4.onnx"), run(made))
