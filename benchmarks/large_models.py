@@ -136,7 +136,7 @@ def _process_tree(root: int) -> Iterator[int]:
             yield from _process_tree(int(child))
 
 
-def _read_memory(root: int) -> tuple[int, int]:
+def read_memory(root: int) -> tuple[int, int]:
     """Return bytes of own and of mapped memory of a process and its descendants."""
     own = mapped = 0
     for pid in _process_tree(root):
@@ -173,7 +173,7 @@ def measure(asked: dict[str, Any], log: Path, limit: int | None, most: int) -> R
             argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         while child.poll() is None:
-            samples.append((time.time(), *_read_memory(child.pid)))
+            samples.append((time.time(), *read_memory(child.pid)))
             if samples[-1][1] > most:
                 child.kill()
             time.sleep(_EVERY)

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ LENGTH, POSITIONS, TOKENS = 256, 384, 200
 PROMPT, SHORT = 24, 13  # tokens of the two rows
 FORMATS = ("onnx", "openvino")
 PRECISIONS = ("fp32", "fp16", "int8-weights", "int4")
+USUAL = ("fp32", "int8-weights", "int4")
 TEXT, SOUND = "text2text-generation", "automatic-speech-recognition"
 TASKS = {"t5": TEXT, "bart": TEXT, "whisper": SOUND}  # of two parts
 # an input with the cached positions: two of the four layers of a hybrid have them
@@ -35,7 +37,7 @@ GROWING = {"bamba": "past_key_values.1.key", "lfm2": "past_key_values.1.key"}
 NAMES = ("llama", "qwen3-moe", "gemma", "bamba", "lfm2", "gpt2", "t5", "bart", "whisper")
 STEPS = {"bamba": 200}  # of training, where a step takes seconds
 HEAD = ("model", "format", "precision", "verdict", "SQNR dB", "KL", "agreement (near)",
-    "perplexity", "greedy, own loop", "s")  # fmt: skip
+    "perplexity", "greedy tokens", "s")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,16 @@ def open_file(path: Path) -> Any:
     return run, shapes
 
 
-def generate(decoder: Path, encoder: Path | None, given: Mapping[str, Any]) -> Any:
+def choose(logits: Any, rows: Any, *, pairs: bool) -> Any:
+    """Return the ids of the largest logits; without `pairs`, of those that make no pair again."""
+    scores = logits.copy()
+    for index, row in enumerate(rows.tolist() if not pairs else ()):
+        again = [after for before, after in pairwise(row) if before == row[-1]]
+        scores[index, again] = -np.inf
+    return scores.argmax(-1)[:, None]
+
+
+def generate(decoder: Path, encoder: Path | None, given: Mapping[str, Any], *, pairs: bool) -> Any:
     """Return the greedy tokens of two rows, by numpy; `given` is what `generate` of eager takes."""
     run, shapes = open_file(decoder)
     constant = {}
@@ -136,7 +147,7 @@ def generate(decoder: Path, encoder: Path | None, given: Mapping[str, Any]) -> A
         own["position_ids"] = np.maximum(mask.cumsum(1) - 1, 0)[:, -new.shape[1] :]
         feed = {name: array for name, array in own.items() if name in shapes}
         made = run({**feed, **constant, **past})
-        new = made["logits"][:, -1:].argmax(-1)
+        new = choose(made["logits"][:, -1], rows, pairs=pairs)
         rows, mask = np.hstack([rows, new]), np.hstack([mask, np.ones_like(new)])
         past = {name: made[name.replace("past_key_values", "present")] for name in past}
     return rows[:, ids.shape[1] :]
@@ -150,16 +161,16 @@ def make_prompt(name: str, ids: Any) -> dict[str, Any]:
     if name == "whisper":
         return encoder_feed(name, rows, 1)
     if name in TASKS:
-        read = encoder_feed(name, rows[:, :100], 1)["input_ids"]
+        read = encoder_feed(name, rows[:, :80], 1)["input_ids"]
         mask = torch.ones_like(read)
-        read[1, 60:] = mask[1, 60:] = 0  # padded
+        read[1, 50:] = mask[1, 50:] = 0  # padded
         return {"input_ids": read, "attention_mask": mask}
     read, mask = rows[:, :PROMPT].clone(), torch.ones(2, PROMPT, dtype=torch.int64)
     read[1, :-SHORT] = mask[1, :-SHORT] = 0
     return {"input_ids": read, "attention_mask": mask}
 
 
-def generate_eager(name: str, folder: Path, given: Mapping[str, Any]) -> Any:
+def generate_eager(name: str, folder: Path, given: Mapping[str, Any], *, pairs: bool) -> Any:
     """Return the greedy tokens of transformers' own `generate`, without the prompt."""
     import torch
     import transformers
@@ -172,8 +183,9 @@ def generate_eager(name: str, folder: Path, given: Mapping[str, Any]) -> Any:
     model = kind.from_pretrained(folder, dtype=torch.float32).eval()
     start = {"decoder_start_token_id": 0} if name in TASKS else {}
     settings = transformers.GenerationConfig(
-        max_new_tokens=TOKENS, do_sample=False, pad_token_id=0, eos_token_id=None, **start
-    )
+        max_new_tokens=TOKENS, do_sample=False, pad_token_id=0, eos_token_id=None,
+        no_repeat_ngram_size=0 if pairs else 2, **start,
+    )  # fmt: skip
     # of the mixin: Whisper's own adds timestamps
     made = transformers.GenerationMixin.generate(model, **given, generation_config=settings)
     return made[:, 1 if name in TASKS else PROMPT :].numpy()
@@ -182,7 +194,7 @@ def generate_eager(name: str, folder: Path, given: Mapping[str, Any]) -> Any:
 def compare_greedy(wanted: Any, found: Any) -> str:
     """Say how many tokens are eager's, or which is the first other one, over both rows."""
     if np.array_equal(wanted, found):
-        return f"{wanted.size} of {wanted.size}"
+        return f"{wanted.size} of {wanted.size} ({len(np.unique(wanted))} ids)"
     first = int(np.argwhere((wanted != found).any(0))[0][0])
     return f"first other: {first}"
 
@@ -210,7 +222,7 @@ def rows_of(name: str, jobs: list[Job], place: Path, spent: dict[str, float]) ->
     text = (place / "models" / "held-out.txt").read_text(encoding="utf-8")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     given = make_prompt(name, torch.tensor(tokenizer(text, verbose=False)["input_ids"]))
-    wanted = generate_eager(name, folder, given)
+    wanted = [generate_eager(name, folder, given, pairs=pairs) for pairs in (True, False)]
     arrays = {key: value.numpy() for key, value in given.items()}
     manifests = {job.part: read_manifest(place / job.title.replace(" ", "-")) for job in jobs}
     for form in FORMATS:
@@ -223,13 +235,18 @@ def rows_of(name: str, jobs: list[Job], place: Path, spent: dict[str, float]) ->
                 found = [one for one in (key, f"rejected/{key}")
                     if manifest.verdict_of(one) is not None]  # fmt: skip
                 verdict = manifest.verdict_of(found[0]) if found else None
-                place_of = {one.name: one.files[0].path for one in manifest.artifacts}
+                place_of = {one.name: one.files[0].name for one in manifest.artifacts}
+                if verdict is None and precision not in USUAL:
+                    continue
                 if found:
                     paths.append(place / job.title.replace(" ", "-") / place_of[found[0]])
                 greedy = ""
                 if job is jobs[-1] and len(paths) == len(jobs):
-                    made = generate(paths[-1], paths[0] if len(paths) > 1 else None, arrays)
-                    greedy = compare_greedy(wanted, made)
+                    files = paths[-1], paths[0] if len(paths) > 1 else None
+                    greedy = ", ".join(
+                        compare_greedy(tokens, generate(*files, arrays, pairs=not index))
+                        for index, tokens in enumerate(wanted)
+                    )
                 yield (job.title, form, precision, *figures_of(verdict), greedy,
                     f"{spent[job.title]:.0f}")  # fmt: skip
 
@@ -250,9 +267,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--out", type=Path, default=Path("token-table"))
     parser.add_argument("--again", action="store_true", help="read what is there, export nothing")
-    parser.add_argument("--to", default=",".join(
+    parser.add_argument("--to", help="artifacts, with fp16 too", default=",".join(
         form if precision == "fp32" else f"{form}:{precision}"
-        for form in FORMATS for precision in PRECISIONS))  # fmt: skip
+        for form in FORMATS for precision in USUAL))  # fmt: skip
     given = parser.parse_args()
     models = given.out / "models"
     print(f"| {' | '.join(HEAD)} |\n|{' --- |' * len(HEAD)}", flush=True)

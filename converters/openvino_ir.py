@@ -36,7 +36,7 @@ from ..core.target_extensions import OpenedByDefault, Probe
 from . import openvino_faults, openvino_precision
 from .installed_packages import package_versions
 from .openvino_arithmetic import keep_float_divisions, keep_wide_integers
-from .openvino_precision import compress_weights
+from .openvino_precision import compress_weights, signature_name
 from .openvino_probe import OpenVinoProbe
 from .openvino_reader import (
     check_bounds,
@@ -136,7 +136,12 @@ def _read_rewritten(parent: Path, job: Job) -> openvino.Model:
     keep_float_divisions(model)
     keep_truth_of_nan(model)
     shapes = {spec.name: partial_shape(spec) for spec in job.signature.inputs}
-    call_framework("OpenVINO's reshape", lambda: model.reshape(shapes))
+    # A second reshape is not idle: it takes the shape of a Gemm's input from that of its weights,
+    # and OpenVINO unpacks integers that anything but a product reads.
+    known = tuple(shapes)
+    given = {signature_name(port, known): port.get_partial_shape() for port in model.inputs}
+    if given != shapes:
+        call_framework("OpenVINO's reshape", lambda: model.reshape(shapes))
     keep_lone_keys(model)
     if job.precision is Precision.INT8:
         keep_lone_columns(model)

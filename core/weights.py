@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .contract import Array, Target
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @runtime_checkable
@@ -64,3 +68,36 @@ class IntegerWeighted(Target, Protocol):
             RunnerError: the file cannot be read.
         """
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedMatrix:
+    """A matrix (outputs, inputs) that a checkpoint has as integers of `bits`, signed.
+
+    `scales` and `zeros` have the shape (outputs, blocks of inputs): a weight is (integer - zero) *
+    scale, in float32. `source` is the library that quantized it.
+    """
+
+    integers: Array
+    scales: Array
+    zeros: Array
+    bits: int
+    source: str
+
+    @property
+    def block(self) -> int:
+        """The number of inputs that share a scale."""
+        return int(self.integers.shape[1] // self.scales.shape[1])
+
+    def dequantize(self) -> NDArray[np.float32]:
+        """Return the weights that the integers stand for."""
+        import numpy as np
+
+        outputs, blocks = self.scales.shape
+        steps = self.integers.astype(np.int16).reshape(outputs, blocks, -1) - self.zeros[:, :, None]
+        found: NDArray[np.float32] = steps.astype(np.float32) * self.scales[:, :, None]
+        return found.reshape(outputs, -1)
+
+    def __deepcopy__(self, _: object) -> QuantizedMatrix:
+        """Return itself: a copied module shares its integers."""
+        return self

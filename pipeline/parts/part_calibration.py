@@ -7,8 +7,10 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ...calibration.calibration_options import RANDOM, CalibrationOptions
+from ...calibration.sample_reader import feed_digest
 from ...core.contract import Feed, Outputs
 from ...core.errors import ErrorCode, UsageError
 from ...validators.feed_values import check_samples
@@ -24,22 +26,31 @@ _STEP = "run the pipeline on the calibration samples"
 
 @dataclass(kw_only=True)
 class CallSaver:
-    """Saves the arguments of a part's calls: at most `most` of them, drawn from all calls alike."""
+    """Saves the arguments of a part's calls: at most `most` of them, drawn from all calls alike.
+
+    Calls with the same arguments count once.
+    """
 
     folder: Path
     most: int
     draw: random.Random
     seen: int = 0
+    known: set[bytes] = field(default_factory=set)
 
     def save(self, feed: Feed) -> None:
-        """Save the arguments of one call, perhaps in place of another."""
+        """Save the arguments of one call, perhaps in place of another; none of them twice."""
         import numpy as np
 
+        digest = feed_digest(feed)
+        if digest in self.known:
+            return
+        self.known.add(digest)
         place, self.seen = self.seen, self.seen + 1
         if place >= self.most:
             place = self.draw.randrange(self.seen)
         if place < self.most:
-            np.savez(self.folder / f"{place:06}.npz", **feed)
+            arrays: dict[str, Any] = dict(feed)
+            np.savez(self.folder / f"{place:06}.npz", **arrays)
 
 
 @dataclass(frozen=True, kw_only=True)

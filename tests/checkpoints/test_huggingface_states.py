@@ -165,3 +165,9 @@ def test_states_outside_of_the_cache_are_rejected_with_their_layer(tmp_path: Pat
     ) as caught:
         opened(tmp_path, "RecurrentGemma", {**changes, "conv1d_width": 4, "head_dim": 16})
     assert "task=text-generation" in caught.value.hint
+
+
+def test_a_model_that_keeps_nothing_between_tokens_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="leaves the cache empty") as caught:
+        opened(tmp_path, "Rwkv", {"context_length": 32})
+    assert "task=text-generation" in caught.value.hint

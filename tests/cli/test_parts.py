@@ -349,6 +349,36 @@ def test_a_function_that_keeps_results_does_not_hide_the_artifacts(
 
 
 @pytest.mark.slow
+def test_int8_parts_are_calibrated_with_what_they_receive(tmp_path: Path, door: Door) -> None:
+    draw, weights = np.random.default_rng(5), store("affine", tmp_path)
+    samples = draw.standard_normal((40, 4), dtype=np.float32)
+    np.save(tmp_path / "samples.npy", samples)
+    given = order(AFFINE, weights, tmp_path / "out", "--to", "onnx:int8", "--no-isolate",
+                  "--calib", tmp_path / "samples.npy", "--calib-samples", 24)  # fmt: skip
+    ran = door(*given)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert {one.artifact: one.passed for one in read_parts(tmp_path / "out").verdicts} == {
+        "onnx-int8": True
+    }
+    torch.manual_seed(0)
+    net = composed_nets.Affine().eval()
+    with torch.no_grad():
+        expected = net.first(torch.tensor(samples)).tanh().numpy()
+    files = sorted((tmp_path / "out" / "calibration" / "second").iterdir())
+    assert len(files) >= 24
+    for path in files:
+        (found,) = np.load(path).values()
+        assert found.shape == (2, 4)  # rows are doubled
+        assert any(np.allclose(found, row, atol=1e-6) for row in expected)
+    for name in ("first", "second"):
+        manifest = read_manifest(tmp_path / "out" / name)
+        assert manifest is not None
+        (artifact,) = (one for one in manifest.artifacts if one.name == "onnx-int8")
+        assert artifact.calibration is not None
+        assert artifact.calibration.source == f"../calibration/{name}"
+
+
+@pytest.mark.slow
 def test_exchanged_parts_are_both_named(tmp_path: Path, modelc: Door) -> None:
     """Two parts of one interface: each folder is right by itself."""
     out = tmp_path / "out"

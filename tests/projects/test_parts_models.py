@@ -118,7 +118,7 @@ def test_a_gate_may_be_for_a_part_or_the_whole(plan: Callable[..., PlannedProjec
         (PARTS.replace("encoder =", "whole ="), "'whole' cannot be the name of a part"),
         (PARTS.partition("\n")[2], "--part has no effect without --compose"),
         (PARTS.partition("\n")[0], "--compose has no effect without --part"),
-        (PARTS.replace('"encode"', "3"), "it is not text"),
+        (PARTS.replace('"encode"', "3"), "3 is not a string"),
         (f'method = "encode"\n{PARTS}', "--method has no effect with --part"),
         (PARTS + "[models.net.tolerance.y]\nmin-sqnr = 60\n", "--tolerance y: parts and the"),
         ('parts = "encode"', "parts is not a table"),

@@ -15,11 +15,13 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from modelc.converters import onnx_model, openvino_ir
+from modelc.converters import onnx_model, openvino_ir, openvino_weights
+from modelc.converters.quantizers import nncf_weights
 from modelc.converters.quantizers.quantization_checks import NothingQuantizedError
 from modelc.converters.quantizers.quantizer_registry import quantizers_for
+from modelc.core import large_arrays
 from modelc.core.contract import Quantized, QuantizeJob
-from modelc.core.errors import ConversionError
+from modelc.core.errors import ConversionError, RunnerError
 from modelc.core.kinds import WEIGHTS_ONLY, Precision
 from modelc.validators.rounded_weights import find_misrounded_weights
 
@@ -233,3 +235,31 @@ def test_openvino_is_opened_so_that_it_rounds_no_activation(
     with openvino_ir.open_runner(path, "cpu", net.signature) as runner:
         assert np.allclose(run(path), runner.run({"x": X})["output"], atol=1e-6)
     assert rounded < 60
+
+
+@precisions
+def test_integers_in_files_give_the_same_ir(
+    net: FloatModel, tmp_path: Path, precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for least in (nncf_weights._LEAST_MAPPED, 1):
+        monkeypatch.setattr(nncf_weights, "_LEAST_MAPPED", least)
+        folder = tmp_path / str(least)
+        folder.mkdir()
+        path = quantize(net, folder, "openvino", precision).path
+        found.append(path.with_suffix(".bin").read_bytes())
+    assert found[0] == found[1]
+
+
+@precisions
+def test_an_ir_that_needs_more_memory_than_there_is_is_an_error(
+    net: FloatModel, tmp_path: Path, precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = quantize(net, tmp_path, "openvino", precision).path
+    weights = ROWS * WIDE + WIDE * WIDE + WIDE * OUT
+    monkeypatch.setattr(openvino_weights, "_LARGE", 0)
+    assert 0.8 * weights < openvino_weights.count_copied_bytes(path) < 1.4 * weights
+    monkeypatch.setattr(large_arrays, "available_memory", lambda: weights // 2)
+    with pytest.raises(RunnerError, match="memory") as caught:
+        openvino_ir.open_runner(path, "cpu", net.signature)
+    assert path.name in caught.value.message
