@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from ..core.children.limits import ProcessLimits
 from ..core.errors import ModelcError, Place
+from ..core.events import Noted
 from ..core.manifest import Manifest
 from ..core.part_records import PARTS_FILE, PartsManifest, PartsPlan
 from ..core.verdict import Verdict
@@ -119,6 +120,7 @@ def validate_parts(folder: Path, given: Given) -> int:
                 "path": part_folder(folder, part.name), "judging": judging,
                 "moved": replace(moved, samples=None),
             }  # fmt: skip
+            on.screen(Noted(text=f"part {part.name}"))
             try:
                 alone = ApiCall(function="validate", arguments=mine)
                 manifests[part.name] = run_call(alone, Manifest, on.bounds, on.screen)
@@ -148,6 +150,7 @@ def _export_part(order: Order, on: PartsCall) -> Manifest:
     Raises:
         ModelcError: nothing was made; the error names the part.
     """
+    on.screen(Noted(text=f"part {order.out.name}"))
     try:
         return run_order(order, on.screen, on.bounds)
     except ModelcError as error:
@@ -190,6 +193,7 @@ def show_parts(
         if part.name in errors:
             error = errors[part.name]
             _show_failure(console, part.name, error.message, error.hint)
+        console.print()
     _show_whole(console, whole, out)
 
 

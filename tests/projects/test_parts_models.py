@@ -175,10 +175,11 @@ def test_a_run_builds_again_what_changed(
     (folder / "old").rename(folder / "out/net/decoder")
     ran, _ = run(folder, "verify", "out", "-q")
     assert ran.returncode == 1
-    assert "decoder was built from another checkpoint" in ran.stdout
+    assert "decoder " in ran.stdout
+    assert "sha256 " in ran.stdout
     ran, sources = run(folder, "run")
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "rebuild: decoder is not the part that was judged end to end" in ran.stderr
+    assert "rebuild: decoder " in ran.stderr
     assert sources["encoder/torchscript"] == "kept"
     assert sources["whole/torchscript"] == "made"
     assert run(folder, "verify", "out", "-q")[0].returncode == 0
