@@ -108,7 +108,7 @@ def _make_orders(
             found.append(replace(one, order=replace(one.order, cache_limit=run.cache_limit)))
     if len(found) == len(known):  # otherwise the artifacts of the others are unknown
         said = (one for model in settings.models for one in model.said.values())
-        asked = (name for model in found for name in model.asked_names)
+        asked = (name for model in found for name in model.artifact_names)
         check_shared_gates(said, tuple(dict.fromkeys(asked)), faults)
     return tuple(found)
 
@@ -146,7 +146,7 @@ class _OrderMaker:
                 places = self._places()
                 faults.keep(error, place_for(error, places))
             return None
-        artifacts = made.asked_names
+        artifacts = made.artifact_names
         measures = made.order.measuring is not None or self._is_rejected("data", faults)
         check_gates(self.said.values(), artifacts, faults, measures=measures)
         return made if len(faults.found) == before else None

@@ -161,7 +161,7 @@ class ModelOrder:
         return tuple(step.name for step in self.plan)
 
     @property
-    def asked_names(self) -> tuple[str, ...]:
+    def artifact_names(self) -> tuple[str, ...]:
         """The names of the requested artifacts."""
         if self.parts is not None:
             return tuple(self.parts.names(self.plan, asked=True))

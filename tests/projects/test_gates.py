@@ -55,11 +55,11 @@ INT8 = Artifact(
 
 
 def find_breaches(model: ModelOrder, manifest: Manifest) -> tuple[Breach, ...]:
-    return project_records.find_breaches(model.gates, model.asked_names, manifest)
+    return project_records.find_breaches(model.gates, model.artifact_names, manifest)
 
 
 def find_doubts(model: ModelOrder, manifest: Manifest) -> tuple[Breach, ...]:
-    return project_records.find_doubts(model.gates, model.asked_names, manifest)
+    return project_records.find_doubts(model.gates, model.artifact_names, manifest)
 
 
 def model(*gates: Gate, asked: bool = True) -> ModelOrder:

@@ -89,7 +89,7 @@ def test_each_part_has_the_steps_and_the_whole_is_judged(
     plan: Callable[..., PlannedProject],
 ) -> None:
     (model,) = plan(MODEL.replace('"torchscript"', '["onnx", "onnx:fp16"]') + PARTS).models
-    assert model.asked_names == (
+    assert model.artifact_names == (
         "encoder/onnx", "encoder/onnx-fp16", "decoder/onnx", "decoder/onnx-fp16",
         "whole/onnx", "whole/onnx-fp16",
     )  # fmt: skip
