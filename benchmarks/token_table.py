@@ -106,7 +106,7 @@ def open_file(path: Path) -> Any:
 
     def run(feed: Mapping[str, Any]) -> dict[str, Any]:
         made = model(dict(feed))
-        return {one.get_any_name(): np.array(made[one]) for one in model.outputs}
+        return {name: np.array(made[one]) for one in model.outputs for name in one.get_names()}
 
     return run, shapes
 
