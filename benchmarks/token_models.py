@@ -27,14 +27,15 @@ SIZES = {
     "intermediate_size": 256, "max_position_embeddings": LENGTH, "bos_token_id": 0,
     "eos_token_id": None, "pad_token_id": 0, "tie_word_embeddings": False,
 }  # fmt: skip
-TIED, PAIRS = {"tie_word_embeddings": True}, {"num_key_value_heads": 2}
+TIED: dict[str, object] = {"tie_word_embeddings": True}
+PAIRS: dict[str, object] = {"num_key_value_heads": 2}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "head_dim": 32}
 SCAN = {
     "attn_layer_indices": [1, 3], "mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 16,
     "mamba_n_groups": 1, "mamba_chunk_size": 64,
 }  # fmt: skip
 LAYERS = ["conv", "full_attention"] * 2
-START = {"decoder_start_token_id": 0, "forced_eos_token_id": None}
+START: dict[str, object] = {"decoder_start_token_id": 0, "forced_eos_token_id": None}
 RANGES = {**START, **TIED, "num_layers": 3, "d_model": 128, "d_kv": 32, "d_ff": 256, "num_heads": 4}
 SPEECH = {
     **START, "d_model": 128, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,

@@ -106,7 +106,7 @@ def open_file(path: Path) -> Any:
 
     def run(feed: Mapping[str, Any]) -> dict[str, Any]:
         made = model(dict(feed))
-        return {one.get_any_name(): np.array(made[one]) for one in model.outputs}
+        return {name: np.array(made[one]) for one in model.outputs for name in one.get_names()}
 
     return run, shapes
 
@@ -183,7 +183,8 @@ def generate_eager(name: str, folder: Path, given: Mapping[str, Any], *, pairs: 
     kind = kinds[TASKS[name]] if name in TASKS else transformers.AutoModelForCausalLM
     model = kind.from_pretrained(folder, dtype=torch.float32).eval()
     start = {"decoder_start_token_id": 0} if name in TASKS else {}
-    settings = transformers.GenerationConfig(
+    made_of: Any = transformers.GenerationConfig
+    settings = made_of(
         max_new_tokens=TOKENS, do_sample=False, pad_token_id=0, eos_token_id=None,
         no_repeat_ngram_size=0 if pairs else 2, **start,
     )  # fmt: skip

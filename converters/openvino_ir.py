@@ -136,8 +136,8 @@ def _read_rewritten(parent: Path, job: Job) -> openvino.Model:
     keep_float_divisions(model)
     keep_truth_of_nan(model)
     shapes = {spec.name: partial_shape(spec) for spec in job.signature.inputs}
-    # A second reshape is not idle: it takes the shape of a Gemm's input from that of its weights,
-    # and OpenVINO unpacks integers that anything but a product reads.
+    # A second reshape is not idle: a ShapeOf then reads the weights of each Gemm, and OpenVINO
+    # unpacks integers that anything but a product reads.
     known = tuple(shapes)
     given = {signature_name(port, known): port.get_partial_shape() for port in model.inputs}
     if given != shapes:

@@ -279,7 +279,8 @@ class Flattened(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         flat = torch.addmm(self.bias, x.view(-1, ROWS), self.weight)
-        return self.last(flat.view(*x.shape[:2], OUT))  # which has 8 bits in INT4, too
+        out: torch.Tensor = self.last(flat.view(*x.shape[:2], OUT))  # in INT4 it has 8 bits
+        return out
 
 
 @precisions
