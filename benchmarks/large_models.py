@@ -136,7 +136,7 @@ def _process_tree(root: int) -> Iterator[int]:
             yield from _process_tree(int(child))
 
 
-def _read_memory(root: int) -> tuple[int, int]:
+def read_memory(root: int) -> tuple[int, int]:
     """Return bytes of own and of mapped memory of a process and its descendants."""
     own = mapped = 0
     for pid in _process_tree(root):
@@ -149,6 +149,15 @@ def _read_memory(root: int) -> tuple[int, int]:
         own += kept.get("RssAnon", 0) + kept.get("RssShmem", 0)
         mapped += kept.get("RssFile", 0)
     return own, mapped
+
+
+def _make_group(pid: int) -> Path:
+    """Make a memory cgroup within that of this process."""
+    lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    own = next(line.split(":", 2)[2] for line in lines if "memory" in line.split(":")[1])
+    group = _CGROUP / own.lstrip("/") / f"modelc-{pid}"
+    group.mkdir()
+    return group
 
 
 def measure(asked: dict[str, Any], log: Path, limit: int | None, most: int) -> Report:
@@ -164,10 +173,12 @@ def measure(asked: dict[str, Any], log: Path, limit: int | None, most: int) -> R
             argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         while child.poll() is None:
-            samples.append((time.time(), *_read_memory(child.pid)))
+            samples.append((time.time(), *read_memory(child.pid)))
             if samples[-1][1] > most:
                 child.kill()
             time.sleep(_EVERY)
+    for group in _CGROUP.rglob(f"modelc-{child.pid}"):
+        group.rmdir()  # it is empty: its processes have ended
     return _attribute(samples, events, child.returncode)
 
 
@@ -208,8 +219,7 @@ def table(report: Report) -> str:
 def export_and_tell(asked: dict[str, Any], events: Path, limit: int | None) -> int:
     """In the child: export, and write when stages start and end."""
     if limit is not None:
-        group = _CGROUP / f"modelc-{os.getpid()}"
-        group.mkdir()
+        group = _make_group(os.getpid())
         (group / "memory.limit_in_bytes").write_text(str(limit * 10**6))
         (group / "cgroup.procs").write_text(str(os.getpid()))
     from modelc.core.events import Finished, Noted, Started

@@ -36,6 +36,7 @@ _WEIGHT_PATTERNS = (  # in a folder, the first pattern that exactly one file mat
     "pytorch_model.bin.index.json",
 )
 _SHARD = re.compile(r"-\d{5}-of-(\d{5})\.safetensors$", re.ASCII)
+_ADAPTER = "adapter_config.json"  # of peft
 _OWNED = 2  # parts of `owner/model`
 _HUB_ADDRESS = re.compile(r"(?:hf:|https?:/huggingface\.co/)([^/]+/[^/]+)")  # // is / in a path
 WEIGHTS = "weights"
@@ -104,6 +105,13 @@ def check_openable(
     if not path.exists():
         raise _no_such_file_error(path)
     refuse_pipe(path)
+    if factory is None and (path / _ADAPTER).is_file():
+        raise CheckpointError(
+            f"{path} has an adapter ({_ADAPTER}), as LoRA, that is not merged into the weights",
+            hint="merge it with peft: PeftModel.from_pretrained(base, adapter).merge_and_unload()"
+            ".save_pretrained(FOLDER), and convert FOLDER; for the base alone, remove the adapter",
+            code=ErrorCode.UNSUPPORTED,
+        )
     kind, files = find_contents(path, with_factory=factory is not None)
     if factory is None and kind in (STATE_DICT, SAFETENSORS) and not allow_pickle:
         raise needs_factory_error(path, kind)

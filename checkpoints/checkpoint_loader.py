@@ -14,6 +14,7 @@ from .enclosed_module import enclose
 from .loaded_module import LoadedModule
 from .method_wrapper import with_method
 from .sniff import HUGGINGFACE, PT2, SAFETENSORS, STATE_DICT, TORCHSCRIPT
+from .torchao_weights import unwrap_weights
 from .weight_loading import check_form, tensor_form, unshare_elements
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def load_checkpoint(checkpoint: Checkpoint) -> LoadedModule:
         )
     _check_arguments(checkpoint)
     loaded = _OPENERS[checkpoint.kind](checkpoint)
+    unwrapped = unwrap_weights(loaded.module)
     for name, tensor in (*loaded.module.named_parameters(), *loaded.module.named_buffers()):
         if is_lazy(tensor):
             raise CheckpointError(
@@ -61,7 +63,7 @@ def load_checkpoint(checkpoint: Checkpoint) -> LoadedModule:
     _materialize_lazy_modules(loaded.module)
     if checkpoint.method is not None:
         loaded = with_method(loaded, checkpoint.method)
-    notes = list(loaded.notes)
+    notes = [*loaded.notes, *unwrapped]
     if checkpoint.factory and loaded.kind in (TORCHSCRIPT, PT2):
         notes.append(f"--model {checkpoint.factory} is not used: the file contains its own code")
     if loaded.kind != PT2:  # its graph fixes the precision

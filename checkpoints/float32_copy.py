@@ -7,10 +7,11 @@ that the kernel can only write to swap. Pages of a file can be dropped and read 
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -56,6 +57,12 @@ def widen_folder(folder: Path, files: Sequence[Path]) -> Iterator[tuple[Path, st
         for file, header in halves.items():
             _write_wide(file, header, Path(name) / file.name)
         yield Path(name), f" in temporary files of {size} in {place}"
+
+
+def count_weights(files: Iterable[Path]) -> int:
+    """Return the number of elements in the safetensors among the files, by their headers."""
+    headers = [_read_header(file) for file in files if file.suffix == ".safetensors"]
+    return sum(math.prod(entry["shape"]) for header in headers for entry in header.values())
 
 
 def _read_header(file: Path) -> _Header:

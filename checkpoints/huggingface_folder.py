@@ -28,7 +28,7 @@ from .checkpoint_files import weight_files
 from .factory import use_fixed_seed
 from .float32_copy import widen_folder
 from .huggingface_cache import cache_inputs, inputs_of_one_graph, wrap_with_cache
-from .huggingface_inputs import LONGEST, InputQuery, config_number, infer_inputs
+from .huggingface_inputs import LONGEST, InputQuery, config_number, config_value, infer_inputs
 from .huggingface_seq2seq import split_part
 from .huggingface_tasks import (
     CACHED,
@@ -44,6 +44,7 @@ from .huggingface_tasks import (
 )
 from .loaded_module import LoadedModule
 from .sniff import HUGGINGFACE, STATE_DICT, sniff_kind
+from .torchao_weights import check_quantization
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -62,6 +63,7 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
     config = _read_config(folder)
     with blame_broken_package("transformers"):
         _check_installed(folder)
+        check_quantization(folder, config)
         task, length = task_of(checkpoint.factory_args), length_of(checkpoint.factory_args)
         kind, found_by = find_class(folder, config, task)
     files = weight_files(checkpoint)
@@ -75,6 +77,8 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
     stored = str(config.get("dtype", config.get("torch_dtype", "float32")))
     if stored in ("float16", "bfloat16"):
         notes.append(f"the checkpoint's weights are {stored}; they were cast to float32{where}")
+    if config.get("auto_map"):
+        notes.append(f"its own code (auto_map) was not run: it is transformers' {kind.__name__}")
     kept = keeps_cache(checkpoint.factory_args)
     cached = task in CACHED or task in PARTS
     if not kept and _disable_cache(model) and not cached and checkpoint.method is None:
@@ -118,13 +122,25 @@ def _with_cache(loaded: LoadedModule, task: str) -> LoadedModule:
     module, takes, layers = wrap_with_cache(model, past=task != PREFILL)
     names = [parameter.name for parameter in takes]
     if task == MERGED:
-        positions = config_number(model.config, "max_position_embeddings", "n_positions")
+        positions = _count_positions(model)
         known = inputs_of_one_graph(loaded.known, names, layers, positions)
     else:
         window = config_number(model.config, "sliding_window")
         past = task == WITH_PAST
         known = cache_inputs(loaded.known, names, layers, past=past, window=window)
     return replace(loaded, module=module, takes=takes, known=known)
+
+
+def _count_positions(model: PreTrainedModel) -> int | None:
+    """Return the positions of a text: with longrope, those before its angles change.
+
+    A text that grows beyond these has keys of both kinds; `generate` starts it again there.
+    """
+    rope, original = config_value(model.config, "rope_parameters"), None
+    if isinstance(rope, dict) and rope.get("rope_type") == "longrope":
+        original = rope.get("original_max_position_embeddings")
+        original = original or config_number(model.config, "original_max_position_embeddings")
+    return original or config_number(model.config, "max_position_embeddings", "n_positions")
 
 
 def _disable_cache(model: PreTrainedModel) -> bool:

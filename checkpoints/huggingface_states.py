@@ -117,8 +117,10 @@ def check_states(model: PreTrainedModel, states: Sequence[States]) -> None:
     """Check that a cache that has seen one token holds the states of every layer.
 
     Raises:
-        UnknownLayerError: a recurrent layer keeps its states elsewhere.
+        UnknownLayerError: no layer has states, or a recurrent layer keeps its states elsewhere.
     """
+    if not any(states):
+        raise UnknownLayerError("it leaves the cache empty")
     for place, layer in enumerate(make_cache(model).layers):
         if type(layer).__name__ != "DummyLayer" and not states[place]:
             raise UnknownLayerError(f"layer {place} keeps its states outside of the cache")

@@ -15,6 +15,7 @@ from .checkpoint_files import needs_factory_error, weight_files
 from .factory import call_factory, check_acyclic, wrap_built_module
 from .loaded_module import HPARAMS, LoadedModule, find_hyper_parameters, is_lightning
 from .sniff import PICKLE, SAFETENSORS, STATE_DICT
+from .torchao_weights import is_flattened, unflatten
 from .user_code import make_user_code_importable
 from .weight_loading import ModuleFiller, find_renaming
 from .weight_sets import (
@@ -214,13 +215,20 @@ def read_weight_set(files: Sequence[Path]) -> WeightSet:
 
     shapes: dict[str, tuple[int, ...]] = {}
     places: dict[str, Path] = {}
+    joined: dict[str, torch.Tensor] = {}
     for path in files:
         with _translate_errors(path), safe_open(path, framework="pt") as file:
+            if is_flattened(file.metadata()):
+                joined |= next(read_portions(path))
+                continue
             for key in file.keys():  # noqa: SIM118 - not a dict
                 shapes[key] = tuple(file.get_slice(key).get_shape())
                 places[key] = path
+    shapes |= {key: tuple(tensor.shape) for key, tensor in joined.items()}
 
     def read(name: str) -> torch.Tensor:
+        if name in joined:
+            return joined[name]
         with _translate_errors(places[name]), safe_open(places[name], framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(name)
             return tensor
@@ -247,6 +255,11 @@ def read_portions(path: Path, *, size: int = PORTION_BYTES) -> Iterator[dict[str
 
     with _translate_errors(path), safe_open(path, framework="pt") as file:
         keys = list(file.keys())
+        metadata = file.metadata()
+        whole = {key: file.get_tensor(key) for key in keys if is_flattened(metadata)}
+    if whole:
+        yield unflatten(path, whole, metadata or {})
+        return
     while keys:
         portion: dict[str, torch.Tensor] = {}
         held = 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line
 from ..core.torch_tools import intercept_calls
 from .mapped_weights import FileMappings, MappedTakeover
+from .torchao_weights import is_torchao
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -103,6 +104,9 @@ class ModuleFiller:
         fitting: dict[str, torch.Tensor] = {}
         for key, tensor in tensors.items():
             name = self.rename(key)
+            if is_torchao(tensor) and isinstance(own.get(name), torch.Tensor):
+                fitting[name] = self._place(key, tensor)
+                continue
             if isinstance(own.get(name), torch.Tensor):
                 check_form(key, tensor, tensor_form(own[name]))
                 self._note_cast(key, tensor.dtype, own[name].dtype)
@@ -119,6 +123,26 @@ class ModuleFiller:
         # a name is missing only if all portions lack it
         lacking = set(missing)
         self.missing = lacking if self.missing is None else self.missing & lacking
+
+    def _place(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Make a tensor of torchao the parameter itself, since its integers cannot be copied to it.
+
+        Returns what is left to load, which changes nothing.
+        """
+        from torch import nn
+
+        name = self.rename(key)
+        own = self.module.get_parameter(name)
+        if own.shape != tensor.shape:
+            found, wanted = tuple(tensor.shape), tuple(own.shape)
+            self.mismatched.append(f"{name} is {found}, the module's is {wanted}")
+            return own
+        given = nn.Parameter(tensor, requires_grad=False)
+        for part in self.module.modules():  # a tied weight is the parameter of several
+            for label, parameter in part._parameters.items():
+                if parameter is own:
+                    part._parameters[label] = given
+        return given
 
     def _note_cast(self, key: str, found: torch.dtype, wanted: torch.dtype) -> None:
         """Record a tensor whose dtype differs from the module's.

@@ -44,6 +44,7 @@ def export(
     from ..core.kinds import Precision
     from ..pipeline.make_order import make_order
     from ..pipeline.order import Wanted
+    from ..pipeline.parts.parts_order import PartsOrder
     from .execute import execute
     from .judging_options import read_limits
     from .run_options import cache_folder
@@ -58,12 +59,13 @@ def export(
             option=str(precision),
             code=ErrorCode.NO_EFFECT,
         )
-    if "part" in given or "compose" in given:
-        from .parts import export_parts
-
-        raise typer.Exit(export_parts(checkpoint, wanted, given))
     limits = read_limits(call.tolerance)
     order = make_order(given, checkpoint, wanted, limits=limits, cache=cache_folder())
+    parts, order = PartsOrder.read(given, order)
+    if parts is not None:
+        from .parts import export_parts
+
+        raise typer.Exit(export_parts(order, parts, call))
     execute(order, call)
 
 

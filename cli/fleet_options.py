@@ -13,6 +13,7 @@ from ..projects.setting_layers import Overrides
 
 if TYPE_CHECKING:
     from ..pipeline.cache.reuse import ReuseSources
+    from ..projects.project_records import ModelOrder
     from ..projects.ready_models import TellOf
     from ..projects.run_models import Executor, ProjectLimits
 
@@ -54,6 +55,22 @@ def read_fleet(on: str | None, storage: str | None, labels: Sequence[str]) -> Fl
                 )
         return None
     return FleetOptions(address=parse_cluster(on), storage=storage, labels=parse_labels(labels))
+
+
+def refuse_parts(models: Sequence[ModelOrder]) -> None:
+    """Check that no model has several parts: a cluster runs steps of single models.
+
+    Raises:
+        UsageError: one has.
+    """
+    for model in models:
+        if model.parts is not None:
+            raise UsageError(
+                f"--on has no effect on {model.name}, which has several parts",
+                hint="name the other models, and run this one on a host of its own",
+                option="on",
+                code=ErrorCode.UNSUPPORTED,
+            )
 
 
 def make_executor(

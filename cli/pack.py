@@ -46,7 +46,7 @@ def pack(
     *,
     given: Given,
 ) -> None:
-    """Pack artifacts that passed into a repository of a model server, or check a repository.
+    """Pack artifacts that passed for a model server or a runtime for generation, or check a pack.
 
     Names, dtypes, dims and batch size are read from the artifacts themselves and seen in runs of
     them. A model that the repository has gets a new version; other models are not touched.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,100 +12,78 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from ..core.children.limits import ProcessLimits
-from ..core.errors import ErrorCode, Hint, ModelcError, Option, Place, UsageError
+from ..core.errors import ModelcError, Place
 from ..core.manifest import Manifest
 from ..core.part_records import PARTS_FILE, PartsManifest, PartsPlan
-from ..core.verdict import Limits, Verdict
-from ..pipeline.call_options import CallOptions, PartsChoice
+from ..core.verdict import Verdict
+from ..pipeline.call_options import CallOptions
 from ..pipeline.isolation.worker import ApiCall
-from ..pipeline.make_order import make_judging, make_order, make_source
+from ..pipeline.make_order import make_judging
 from ..pipeline.manifest_file import encode_json
 from ..pipeline.option_spec import Given, read_record, specs_of
-from ..pipeline.option_table import JudgingOptions, SourceOptions
-from ..pipeline.order import Wanted
+from ..pipeline.option_table import JudgingOptions
+from ..pipeline.order import Order
+from ..pipeline.parts.joined_manifest import join_parts
 from ..pipeline.parts.parts_file import part_folder, read_parts
-from ..pipeline.parts.run_parts import PartsRequest, split_inputs
+from ..pipeline.parts.parts_order import PartsOrder, check_limits, list_whole, order_part
+from ..pipeline.parts.run_parts import PartsRequest
+from ..pipeline.plan import make_plan
+from ..pipeline.report_files import remove_stale_reports
 from ..reports.result_rows import Outcome, failure_outcome, sqnr_text, verdict_outcome
 from ..reports.text_format import figure_text
 from .command_options import refuse_others
 from .console import STATE_MARKS, Screen, fit_table, print_line, result_console, show_json
 from .execute import run_order
-from .judging_options import read_limits
+from .judging_options import parse_formats, read_limits
+from .render import plan_rows, show_plan
 from .render_manifest import margin_text, show_manifest
-from .run_options import cache_folder, file_move, process_bounds, run_call
+from .render_report import report_run
+from .run_options import file_move, hold_signatures, load_private_key, process_bounds, run_call
 from .streams import set_output_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_CALLS = {
-    *(one.name for record in (CallOptions, JudgingOptions) for one in specs_of(record))
-} - {"sign-key", "dry-run", "report"}  # fmt: skip
-_EXPORT_OPTIONS = _CALLS | {
-    "part", "compose", "model", "model-arg", "weights-key", "input", "samples", "allow-pickle",
-    "trust", "no-strict", "to", "fp16", "bf16", "int8-weights", "int4", "group-size", "overwrite",
-    "capture", "opset", "external-data", "guard", "capture-timeout", "custom-op", "for",
-}  # fmt: skip
-_VALIDATE_OPTIONS = (_CALLS | {"checkpoint", "samples", "allow-pickle", "trust"}) - {"artifact"}
-_OF_THE_WHOLE = {"part", "compose", "input", "samples", "out"}  # a part has its own
+_VALIDATE_OPTIONS = {
+    "checkpoint", "samples", "allow-pickle", "trust",
+    *(one.name for record in (CallOptions, JudgingOptions) for one in specs_of(record)),
+} - {"artifact", "dry-run"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartsCall:
-    """How the steps of one command run and report."""
+    """How one command runs and reports; `trusts` is whether limits are read from records."""
 
-    call: CallOptions
     bounds: ProcessLimits | None
     screen: Screen
+    trusts: bool
 
 
-def export_parts(checkpoint: Path, wanted: tuple[Wanted, ...], given: Given) -> int:
+def export_parts(order: Order, parts: PartsOrder, call: CallOptions) -> int:
     """Convert every part of a model, judge each alone and the whole; the exit code.
 
     Raises:
         UsageError: an option that parts cannot have.
         ModelcError: the checkpoint, a part or the pipeline cannot be used.
     """
-    choice, call = read_record(PartsChoice, given), read_record(CallOptions, given)
-    if choice.compose is None or not choice.parts:
-        missing = Option("part", "NAME=METHOD")
-        if choice.parts:
-            missing = Option("compose", "PKG.MOD:FN")
-        raise UsageError(
-            f"--{'compose' if choice.compose else 'part'} has no effect without --{missing.name}",
-            hint=Hint("add ", missing),
-            option=missing.name,
-            code=ErrorCode.NO_EFFECT,
-        )
-    refuse_others(given, _EXPORT_OPTIONS, "with --part", "remove it")
-    limits = _read_shared_limits(call)
-    source = make_source(checkpoint, {k: v for k, v in given.items() if k != "input"})
-    inputs, of_parts = split_inputs(read_record(SourceOptions, given).inputs, [*choice.parts])
-    request = PartsRequest(
-        source=replace(source, inputs=inputs),
-        methods=choice.parts,
-        compose=choice.compose,
-        out=call.out,
-        judging=make_judging(given, (limits, {})),
-        part_inputs=of_parts,
-    )
-    own = {key: value for key, value in given.items() if key not in _OF_THE_WHOLE}
+    plan = make_plan(order)
+    if call.dry_run:
+        rows = plan_rows(plan, order, parts)
+        show_json(encode_json({"plan": rows})) if call.json else show_plan(rows)
+        return 0
     manifests: dict[str, Manifest] = {}
-    with _open_screen(call, call.out) as on:
+    request = parts.request(order, {})
+    with _open_call(call, order.out, parts.methods) as on:
         record = ApiCall(function="record_parts", arguments={"request": request})
-        plan = run_call(record, PartsPlan, on.bounds, on.screen)
-        for part in plan.parts:
-            mine = {
-                **own, "method": part.method, "input": list(part.inputs),
-                "samples": Path(part.samples), "out": call.out / part.name,
-            }  # fmt: skip
-            manifests[part.name] = _export_part(checkpoint, wanted, mine, limits, on)
-        arguments = {"request": request, "artifacts": tuple(one.name for one in wanted)}
+        found = run_call(record, PartsPlan, on.bounds, on.screen)
+        for part in found.parts:
+            manifests[part.name] = _export_part(order_part(order, part), on)
+        pending = {one.step for manifest in manifests.values() for one in manifest.pending}
+        arguments = {"request": request, "artifacts": list_whole(plan, pending)}
         judge = ApiCall(function="judge_parts", arguments=arguments)
         whole = run_call(judge, PartsManifest, on.bounds, on.screen)
-    notes = (note for part in plan.parts for note in part.notes)
-    whole = replace(whole, notes=(*whole.notes, *notes))
-    return _finish(whole, manifests, {}, call.out, json=call.json)
+    whole = replace(whole, notes=(*whole.notes, *found.all_notes))
+    return _finish(whole, manifests, {}, order.out, call)
 
 
 def validate_parts(folder: Path, given: Given) -> int:
@@ -121,15 +99,18 @@ def validate_parts(folder: Path, given: Given) -> int:
         given, _VALIDATE_OPTIONS, f"with {folder}, which holds several parts", "remove it"
     )
     call = read_record(CallOptions, given)
-    judging = make_judging(given, (_read_shared_limits(call), {}))
+    judging = make_judging(given, read_limits(call.tolerance))
+    check_limits(judging)
     moved, then = file_move(given), read_parts(folder)
-    request = PartsRequest.of_record(folder, moved, judging)
     names = dict.fromkeys(
         [*(one.artifact for one in then.verdicts), *(one.step for one in then.failures)]
     )
     manifests: dict[str, Manifest] = {}
     errors: dict[str, ModelcError] = {}
-    with _open_screen(call, folder) as on:
+    methods = [part.name for part in then.parts]
+    with _open_call(call, folder, methods, judges_all=True) as on:
+        judging = replace(judging, trusts_record=on.trusts)
+        request = PartsRequest.of_record(folder, moved, judging)
         arguments = {"request": request, "artifacts": tuple(names)}
         judge = ApiCall(function="judge_parts", arguments=arguments)
         whole = run_call(judge, PartsManifest, on.bounds, on.screen)
@@ -143,49 +124,35 @@ def validate_parts(folder: Path, given: Given) -> int:
                 manifests[part.name] = run_call(alone, Manifest, on.bounds, on.screen)
             except ModelcError as error:
                 errors[part.name] = error
-    return _finish(whole, manifests, errors, folder, json=call.json)
+    return _finish(whole, manifests, errors, folder, call)
 
 
 @contextmanager
-def _open_screen(call: CallOptions, out: Path) -> Iterator[PartsCall]:
-    bounds = process_bounds(call)
+def _open_call(
+    call: CallOptions, out: Path, parts: Iterable[str], *, judges_all: bool = False
+) -> Iterator[PartsCall]:
+    """Open what a command reports to, and keep the signatures of all records."""
+    bounds, reports = process_bounds(call), parse_formats(call.report)
+    key = load_private_key(call.sign_key)
     set_output_folder(out)
-    with Screen(quiet=call.quiet) as screen:
-        yield PartsCall(call=call, bounds=bounds, screen=screen)
+    with ExitStack() as held:
+        held.enter_context(remove_stale_reports(out, reports))
+        screen = held.enter_context(Screen(quiet=call.quiet))
+        trusts = hold_signatures(held, out, key, screen, parts=parts, judges_all=judges_all)
+        yield PartsCall(bounds=bounds, screen=screen, trusts=trusts)
 
 
-def _read_shared_limits(call: CallOptions) -> Limits:
-    """Return the limits of all outputs; parts and the whole have outputs of other names.
-
-    Raises:
-        UsageError: a limit is for one output.
-    """
-    shared, by_output = read_limits(call.tolerance)
-    if by_output:
-        raise UsageError(
-            f"--tolerance {next(iter(by_output))}: parts and the whole have other outputs",
-            hint="give a limit for all outputs, as --tolerance min-sqnr=60",
-            option="tolerance",
-            code=ErrorCode.NO_EFFECT,
-        )
-    return shared
-
-
-def _export_part(
-    checkpoint: Path, wanted: tuple[Wanted, ...], given: Given, limits: Limits, on: PartsCall
-) -> Manifest:
+def _export_part(order: Order, on: PartsCall) -> Manifest:
     """Convert one part in its own folder.
 
     Raises:
         ModelcError: nothing was made; the error names the part.
     """
-    cache = cache_folder()
     try:
-        order = make_order(given, checkpoint, wanted, limits=(limits, {}), cache=cache)
         return run_order(order, on.screen, on.bounds)
     except ModelcError as error:
-        part = Path(str(given["out"])).name
-        raise error.at(error.place or Place(key=f"part {part}"), hint=error.advice) from error
+        place = error.place or Place(key=f"part {order.out.name}")
+        raise error.at(place, hint=error.advice) from error
 
 
 def _finish(
@@ -193,14 +160,15 @@ def _finish(
     manifests: Mapping[str, Manifest],
     errors: Mapping[str, ModelcError],
     out: Path,
-    *,
-    json: bool,
+    call: CallOptions,
 ) -> int:
-    """Show the parts and the whole; return the exit code."""
-    if json:
+    """Show the parts and the whole, and write the reports; return the exit code."""
+    if call.json:
         show_json(encode_json({"whole": whole, "parts": manifests}))
     else:
         show_parts(whole, manifests, errors, out)
+    reports = parse_formats(call.report)
+    report_run(join_parts(whole, manifests), out, reports, json=call.json)
     codes = [whole.exit_code, *(one.exit_code for one in manifests.values())]
     codes += [error.exit_code for error in errors.values()]
     return 1 if 1 in codes else next(filter(None, codes), 0)
@@ -249,7 +217,9 @@ def _show_whole(console: Console, whole: PartsManifest, out: Path) -> None:
         for one in whole.failures
     ]
     columns = ("artifacts", "feeds", "max abs", "SQNR dB", "margin", "verdict", "seconds")
-    console.print(fit_table(console, columns, rows, right=columns[1:5], less=("max abs",)))
+    console.print(
+        fit_table(console, columns, rows, right=(*columns[1:5], "seconds"), less=("max abs",))
+    )
     for verdict in whole.verdicts:
         _show_verdict(console, verdict)
     for failure in whole.failures:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,14 @@ from ..checkpoints.weight_sets import percent_text
 from ..converters.registry import package_of
 from ..core.contract import EAGER, Inspection, Readiness, Target
 from ..core.installation import readiness_text
+from ..core.part_records import PARTS_FILE, WHOLE
 from ..core.records import size_text
 from ..core.segments import Segment, SegmentPlan
 from ..core.verdict import OutputVerdict, Verdict
 from ..pipeline.inspection import CheckpointContents
 from ..pipeline.order import Order
+from ..pipeline.parts.joined_manifest import rename_step
+from ..pipeline.parts.parts_order import PartsOrder
 from ..pipeline.plan import Step
 from ..pipeline.provenance.artifact_checks import (
     CheckOutcome,
@@ -126,8 +129,12 @@ class PlanRow:
     loads_in: str = ""
 
 
-def plan_rows(steps: Sequence[Step], order: Order) -> tuple[PlanRow, ...]:
-    """Return the steps of a plan as rows."""
+def plan_rows(
+    steps: Sequence[Step], order: Order, parts: PartsOrder | None = None
+) -> tuple[PlanRow, ...]:
+    """Return the steps of a plan as rows; with `parts`, those of each part."""
+    if parts is not None:
+        return tuple(_parts_rows(steps, order, parts))
     origin = EAGER if order.parent is None else str(order.parent)
     return tuple(
         PlanRow(
@@ -141,6 +148,24 @@ def plan_rows(steps: Sequence[Step], order: Order) -> tuple[PlanRow, ...]:
         )
         for step in steps
     )
+
+
+def _parts_rows(steps: Sequence[Step], order: Order, parts: PartsOrder) -> Iterator[PlanRow]:
+    """Yield the steps of each part, then the verdicts on all parts together."""
+    for part in parts.methods:
+        for row in plan_rows(steps, replace(order, out=order.out / part)):
+            parent = row.made_from if row.made_from == EAGER else rename_step(part, row.made_from)
+            yield replace(row, artifact=rename_step(part, row.artifact), made_from=parent)
+    for step in steps:
+        if step.asked:
+            yield PlanRow(
+                artifact=f"{WHOLE}/{step.name}",
+                asked=True,
+                made_from=", ".join(parts.methods),
+                captures=(parts.compose,),
+                pending="",
+                file=str(order.out / PARTS_FILE),
+            )
 
 
 def show_plan(rows: Sequence[PlanRow]) -> None:

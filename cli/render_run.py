@@ -11,8 +11,10 @@ from rich.markup import escape
 
 from ..core.errors import join_some
 from ..core.manifest import Manifest
+from ..core.part_records import PARTS_FILE
 from ..core.records import size_text
-from ..pipeline.manifest_file import encode_json
+from ..pipeline.manifest_file import MANIFEST_FILE, encode_json
+from ..pipeline.parts.parts_file import has_parts
 from ..projects.project_faults import key_hint
 from ..projects.project_records import (
     MeasureChange,
@@ -164,9 +166,8 @@ def _show_model_artifacts(
     ]
     waiting = [pending for pending in manifest.steps_pending if pending.step in manifest.steps]
     if wrong or waiting or manifest.failures or warnings:
-        print_line(
-            console, f"[bold]{escape(one.name)}[/]  [dim]{escape(one.folder)}/manifest.json[/]"
-        )
+        record = PARTS_FILE if has_parts(Path(one.folder)) else MANIFEST_FILE
+        print_line(console, f"[bold]{escape(one.name)}[/]  [dim]{escape(one.folder)}/{record}[/]")
     for artifact in wrong:
         show_reason(console, artifact, manifest.verdict_of(artifact.name))
         show_guilty_layer(console, artifact, manifest, one.folder)
@@ -190,7 +191,7 @@ def _run_summary(record: RunRecord) -> str:
 
 def show_plans(models: Sequence[ModelOrder], file: Path, run: RunSettings, *, json: bool) -> None:
     """Show the plan of each model; only the project file is read."""
-    plans = {model.name: plan_rows(model.plan, model.order) for model in models}
+    plans = {model.name: plan_rows(model.plan, model.order, model.parts) for model in models}
     if json:
         show_json(encode_json({"models": plans}))
         return

@@ -134,7 +134,7 @@ def show_check(file: Path, given: Overrides, model: str | None, *, json: bool, q
         show_json(settings_document(planned.settings, model))
         return
     models = planned.models
-    artifacts = sum(step.asked for one in models for step in one.plan)
+    artifacts = sum(len(one.asked_names) for one in models)
     counts = f"{count_text(len(models), 'model')}, {count_text(artifacts, 'artifact')}"
     print_line(result_console(), f"{escape(str(file))}: {counts}, no errors")
 

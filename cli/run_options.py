@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -11,6 +13,7 @@ import typer
 
 from ..core.errors import ErrorCode, UsageError
 from ..core.events import Tell, ignore_events
+from ..core.part_records import PARTS_FILE
 from ..pipeline.call_options import CallOptions, FileOptions
 from ..pipeline.option_spec import Given, Panel, read_record
 from ..pipeline.option_table import SourceOptions
@@ -152,6 +155,30 @@ def load_private_key(path: Path | None) -> PrivateKey | None:
     from ..pipeline.provenance.signing import read_private_key
 
     return read_private_key(path)
+
+
+def hold_signatures(
+    held: ExitStack,
+    folder: Path,
+    key: PrivateKey | None,
+    tell: Tell,
+    *,
+    parts: Iterable[str] | None = None,
+    judges_all: bool = False,
+) -> bool:
+    """Keep the signature of a folder's manifest until `held` ends; with parts, of all records.
+
+    Returns whether limits may be read from the records, as `keep_signature` yields it.
+    """
+    from ..pipeline.parts.parts_file import part_folder
+    from ..pipeline.provenance.signing import keep_signature
+
+    kept = partial(keep_signature, key=key, tell=tell, judges_all=judges_all)
+    if parts is None:
+        return held.enter_context(kept(folder))
+    found = [held.enter_context(kept(folder, file=PARTS_FILE))]
+    found += [held.enter_context(kept(part_folder(folder, name))) for name in parts]
+    return all(found)
 
 
 def load_public_key(path: Path | None) -> PublicKey | None:

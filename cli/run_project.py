@@ -23,10 +23,10 @@ from ..projects.setting_layers import Overrides, read_run_settings
 from ..projects.shards import Shard, ShardRun, digest_project, select_shard
 from .ci_run import CiRun
 from .console import Screen, show_json
-from .fleet_options import FleetOptions, FleetRun, make_executor
+from .fleet_options import FleetOptions, FleetRun, make_executor, refuse_parts
 from .render_run import show_plans, show_run
 from .render_setup import print_warnings
-from .run_options import cache_folder, load_private_key, preloads_libraries
+from .run_options import cache_folder, hold_signatures, load_private_key, preloads_libraries
 from .streams import set_output_folder
 
 if TYPE_CHECKING:
@@ -188,7 +188,6 @@ def _execute_models(
     given: Overrides,
     key: PrivateKey | None,
 ) -> tuple[ModelOutcome, ...]:
-    from ..pipeline.provenance.signing import keep_signature
     from ..pipeline.report_files import remove_stale_reports
     from ..projects.index_page import clear_index
     from ..projects.run_models import ProjectLimits, run_models, run_models_on
@@ -211,10 +210,12 @@ def _execute_models(
                 held.enter_context(remove_stale_reports(model.order.out, reports))
             screen, of = held.enter_context(_listen(models, run, asked))
             for model in models:
-                held.enter_context(keep_signature(model.order.out, key, screen))
+                parts = None if model.parts is None else model.parts.methods
+                hold_signatures(held, model.order.out, key, screen, parts=parts)
             caching = held.enter_context(_open_caching(run, asked, screen))
             executor = None
             if asked.fleet is not None:
+                refuse_parts(models)
                 fleet = FleetRun(planned=planned, given=given, only=asked.only)
                 executor = make_executor(asked.fleet, fleet, of, caching, limits)
             clear_index(run.out, wanted=find_format("html") in reports)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array
 from ..core.kinds import Precision
-from ..core.weights import IntegerWeights
+from ..core.weights import IntegerMatrix, IntegerWeights
+from .onnx_files import read_values
 from .onnx_guard import read_graph
 from .onnx_topology import all_graphs, all_nodes
 
@@ -53,6 +54,14 @@ class BlockWeights:
         found: NDArray[np.float32] = scaled.reshape(columns, -1)[:, : self.rows]
         return found
 
+    def read_columns(self, first: int, last: int) -> IntegerWeights:
+        """Return the weights of some columns, each a row of the result."""
+        part = slice(first, last)
+        zeros = None if self.zeros is None else self.zeros[part]
+        return replace(
+            self, packed=self.packed[part], scales=self.scales[part], zeros=zeros
+        ).read_weights()
+
     def read_weights(self) -> IntegerWeights:
         """Return the weights with the radius and the number of each one's block."""
         import numpy as np
@@ -93,11 +102,9 @@ def count_block_elements(model: onnx.ModelProto) -> dict[str, tuple[str, int]]:
     return found
 
 
-def read_integer_weights(path: Path) -> Iterator[IntegerWeights]:
-    """Yield the constant weights of each MatMulNBits in a file, one at a time."""
-    from onnx import numpy_helper
-
-    model, folder = read_graph(path), str(path.parent)
+def read_integer_weights(path: Path) -> Iterator[IntegerMatrix]:
+    """Yield the constant weights of each MatMulNBits in a file."""
+    model = read_graph(path)
     constants = {
         tensor.name: tensor for graph in all_graphs(model.graph) for tensor in graph.initializer
     }
@@ -106,10 +113,12 @@ def read_integer_weights(path: Path) -> Iterator[IntegerWeights]:
         if node.op_type != BLOCK_PRODUCT or not all(name in constants for name in names):
             continue
         numbers = block_numbers(node)
-        packed, scales, *zeros = (numpy_helper.to_array(constants[n], folder) for n in names)
+        packed, scales, *zeros = (read_values(constants[name], path) for name in names)
+        columns = numbers["N"]
         if numbers["bits"] in BITS.values() and all(zero.dtype.kind == "u" for zero in zeros):
-            yield BlockWeights(
-                packed=packed, scales=scales.reshape(numbers["N"], -1),
-                zeros=zeros[0] if zeros else None,
+            blocks = BlockWeights(
+                packed=packed.reshape(columns, -1), scales=scales.reshape(columns, -1),
+                zeros=zeros[0].reshape(columns, -1) if zeros else None,
                 bits=numbers["bits"], size=numbers["block_size"], rows=numbers["K"],
-            ).read_weights()  # fmt: skip
+            )  # fmt: skip
+            yield IntegerMatrix(shape=(columns, blocks.rows), read_rows=blocks.read_columns)

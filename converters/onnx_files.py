@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.contract import Array
-from .onnx_guard import all_tensors, external_path, read_graph
+from .onnx_guard import all_tensors, external_path, list_model_files, read_graph
 from .onnx_origins import debug_sidecar_path
 from .onnx_topology import all_nodes, constant_values, load_model
 from .runner_base import runner_error
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from onnxruntime import SessionOptions
 
 PROTOBUF_LIMIT = 2**30  # bytes of weights in the file itself: it is read and written whole
+FILE_LIMIT = 2**32 - 1  # bytes of weights in a file, unless one has more: as FAT32 has it
 _METADATA_PREFIX = "modelc."
 _DECLARED = "meta"  # the key of the metadata's JSON
 # Keys by which other tools find the licence (ONNX's IR.md) and the class names (Ultralytics'
@@ -34,6 +35,8 @@ def save_model(
 ) -> tuple[tuple[str, str], ...]:
     """Write the model; weights too large for one protobuf, or on request, go to `<name>.onnx.data`.
 
+    Beyond the limit of a file they go to several: `<name>-00001-of-00003.onnx.data` and so on.
+
     Returns:
         the file names with their roles, model first.
 
@@ -45,10 +48,13 @@ def save_model(
     values = model.graph.initializers.values()
     total = sum(v.const_value.nbytes for v in values if v.const_value is not None)
     external = f"{path.name}.data" if external_data or total > PROTOBUF_LIMIT else None
-    call_framework("the ONNX writer", lambda: onnx_ir.save(model, path, external_data=external))
-    if external is not None and path.with_name(external).exists():
-        return ((path.name, "model"), (external, "data"))
-    return ((path.name, "model"),)
+    most = None if external is None else FILE_LIMIT
+    call_framework(
+        "the ONNX writer",
+        lambda: onnx_ir.save(model, path, external_data=external, max_shard_size_bytes=most),
+    )
+    beside = [] if external is None else list_model_files(path)[1:]
+    return ((path.name, "model"), *((file.name, "data") for file in beside))
 
 
 def check_model(path: Path) -> None:
@@ -127,7 +133,7 @@ def float_weights(path: Path) -> Iterator[Array]:
 
 
 def read_values(tensor: onnx.TensorProto, path: Path) -> Array:
-    """Return the values of a float32 tensor of the model; external data is memory-mapped.
+    """Return the values of a tensor of the model; external data is memory-mapped.
 
     ONNX's own helper would accumulate all values that it reads in the model.
     """
@@ -135,11 +141,12 @@ def read_values(tensor: onnx.TensorProto, path: Path) -> Array:
     import onnx
 
     shape = tuple(tensor.dims)
-    if tensor.data_location != onnx.TensorProto.EXTERNAL or 0 in shape:
-        return constant_values(tensor)
+    dtype = _DTYPES.get(tensor.data_type)
+    if tensor.data_location != onnx.TensorProto.EXTERNAL or 0 in shape or dtype is None:
+        return constant_values(tensor, path.parent)
     location = {entry.key: entry.value for entry in tensor.external_data}
     file = external_path(path, location["location"])  # `read_graph` checked that it is beside
-    return np.memmap(file, np.dtype("<f4"), "r", int(location.get("offset") or 0), shape)
+    return np.memmap(file, dtype, "r", int(location.get("offset") or 0), shape)
 
 
 def copy_sidecar(parent: Path, path: Path) -> tuple[tuple[str, str], ...]:

@@ -35,6 +35,7 @@ from ..core.signature import Signature
 from ..core.target_extensions import DefaultOutputs, OpenedByDefault, Probe
 from . import onnx_coverage, onnx_default_session, onnx_faults, onnx_probe, onnx_sessions
 from .installed_packages import package_versions
+from .onnx_block_rewriter import keep_integers
 from .onnx_blocks import BLOCK_PRODUCT, count_block_elements, read_integer_weights
 from .onnx_compatibility import choose_opset, combine_runtimes, lower_model
 from .onnx_domain_guard import add_guard
@@ -140,6 +141,7 @@ def convert(job: Job) -> Converted:
     path = job.folder / (job.stem + SUFFIX)
     files = (*save_model(model, path, external_data=job.external_data), (debug.name, "debug"))
     shutil.rmtree(job.folder / DRAFT_STEM, ignore_errors=True)
+    kept = keep_integers(path, model_of(job).module, job.folder)
     options = {"opset": str(model.opset_imports.get("", opset)), "ir": str(model.ir_version)}
     if conditions:
         options["guard"] = str(conditions)
@@ -151,7 +153,7 @@ def convert(job: Job) -> Converted:
         files=files,
         versions=used,
         options=options,
-        notes=(*source.notes, *notes, *note_mapped_weights(path)),
+        notes=(*source.notes, *notes, *kept, *note_mapped_weights(path)),
         frozen=source.frozen if isinstance(source, ScriptCapture) else (),
         warned=source.warned if isinstance(source, ScriptCapture) else (),
         places=source.places if isinstance(source, ExportCapture) else (),

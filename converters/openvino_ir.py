@@ -28,6 +28,7 @@ from ..core.contract import (
 )
 from ..core.errors import ErrorCode, Hint, MissingError, Option, RunnerError
 from ..core.kinds import WEIGHTS_ONLY, Capture, Precision
+from ..core.large_arrays import check_memory
 from ..core.process import thread_limit
 from ..core.records import Coverage
 from ..core.signature import Signature
@@ -64,7 +65,12 @@ from .openvino_stateful import (
     has_states,
     read_stateless,
 )
-from .openvino_weights import list_integer_weights, read_integer_weights
+from .openvino_weights import (
+    COPIED_BYTES,
+    count_copied_bytes,
+    list_integer_weights,
+    read_integer_weights,
+)
 
 if TYPE_CHECKING:
     import openvino
@@ -185,6 +191,12 @@ def _thread_config() -> dict[str, str]:
     return {} if most is None else {"INFERENCE_NUM_THREADS": str(most)}
 
 
+def estimate_copies(weights: int, precision: Precision) -> int:
+    """Return the bytes of OpenVINO's copies of so many weights, with the scales of INT4."""
+    kinds = {Precision.INT4: 0.9, Precision.INT8_WEIGHTS: 1.0, Precision.INT8: 1.0}
+    return int(weights * kinds.get(precision, COPIED_BYTES["f32"]))
+
+
 def judge_settings(device: str) -> Mapping[str, str]:  # noqa: ARG001 - one device
     """Return the settings for judging."""
     return _EXACT
@@ -255,6 +267,7 @@ def check_states(signature: Signature) -> None:
 def _compile_model(path: Path, config: Mapping[str, str]) -> openvino.CompiledModel:
     import openvino
 
+    check_memory(count_copied_bytes(path), f"OpenVINO, which copies weights of {path.name},")
     try:
         return openvino.Core().compile_model(str(path), "CPU", dict(config))
     except RuntimeError as error:

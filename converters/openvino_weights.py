@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array
 from ..core.kinds import Precision
-from ..core.weights import IntegerWeights
+from ..core.weights import IntegerMatrix, IntegerWeights
 from .openvino_reader import read_ir
 
 if TYPE_CHECKING:
@@ -21,6 +23,12 @@ WEIGHT_TYPES: Mapping[str, Precision] = {
     "u8": Precision.INT8_WEIGHTS,
     "i8": Precision.INT8_WEIGHTS,
 }
+# Bytes of a weight in the CPU device's copies, by OpenVINO's name of its type: it computes in
+# float32, and keeps zero points of 8 bits for each block of 4-bit integers.
+COPIED_BYTES: Mapping[str, float] = {
+    "f32": 4, "f16": 4, "bf16": 4, "u8": 1, "i8": 1, "u4": 0.75, "i4": 0.75,
+}  # fmt: skip
+_LARGE = 2**30  # bytes of weights
 _BETWEEN = ("Convert", "Multiply", "Reshape", "Subtract", "Transpose")  # integers and the layer
 _FOUR_BITS, _NIBBLE, _SIGN = ("u4", "i4"), 4, 8
 
@@ -39,12 +47,42 @@ def list_integer_weights(model: openvino.Model) -> Iterator[tuple[Any, Precision
                 yield top, WEIGHT_TYPES[_type_name(source)]
 
 
-def read_integer_weights(path: Path) -> Iterator[IntegerWeights]:
-    """Yield the integer weights of an IR, one matrix at a time."""
+def read_integer_weights(path: Path) -> Iterator[IntegerMatrix]:
+    """Yield the integer weights of an IR."""
     for top, _ in list_integer_weights(read_ir(path)):
-        found = _evaluate(top)
-        if found is not None:
-            yield found
+        chain = [top]
+        while chain[-1].get_type_name() != "Constant":
+            chain.append(chain[-1].input_value(0).get_node())
+        chain.reverse()
+        if any(node.get_type_name() == "Multiply" for node in chain):
+            shape = tuple(top.get_output_shape(0))
+            yield IntegerMatrix(shape=shape, read_rows=partial(_evaluate, chain))
+
+
+def count_copied_bytes(path: Path) -> int:
+    """Estimate the memory of the CPU device's copies of weights; 0 for an IR with small ones.
+
+    It copies the weights of products into the layout of its kernels, but no table of a lookup.
+    """
+    weights = path.with_suffix(".bin")
+    if not weights.is_file() or weights.stat().st_size <= _LARGE:
+        return 0
+    found = 0.0
+    for node in read_ir(path).get_ops():
+        width = COPIED_BYTES.get(_type_name(node)) if node.get_type_name() == "Constant" else None
+        if width is not None and not _is_looked_up(node):
+            found += width * math.prod(node.get_output_shape(0))
+    return int(found)
+
+
+def _is_looked_up(node: Any) -> bool:
+    """Whether a constant is a table, or the integers, scales or zero points of one."""
+    while True:
+        readers = node.output(0).get_target_inputs()
+        reader = next(iter(readers)).get_node() if len(readers) == 1 else None
+        if reader is None or reader.get_type_name() not in _BETWEEN:
+            return reader is not None and reader.get_type_name() == "Gather"
+        node = reader
 
 
 def _type_name(node: Any) -> str:
@@ -59,35 +97,48 @@ def _find_integers(node: Any) -> Any:
     return node if known else None
 
 
-def _evaluate(top: Any) -> IntegerWeights | None:
-    """Compute weights from their integers down to `top`; None without scales."""
+def _evaluate(chain: Sequence[Any], first: int, last: int) -> IntegerWeights:
+    """Compute some rows of weights along a chain of nodes from their integers on.
+
+    A transposed weight is computed whole.
+    """
     import numpy as np
 
-    chain = [top]
-    while chain[-1].get_type_name() != "Constant":
-        chain.append(chain[-1].input_value(0).get_node())
-    zeroed = any(node.get_type_name() == "Subtract" for node in chain)
-    parts = [_constant_values(chain.pop())]  # and, after the scales, radius and blocks
-    for node in reversed(chain):
+    stored, rows = chain[0].get_output_shape(0)[0], chain[-1].get_output_shape(0)[0]
+    kinds = [kind for node in chain if (kind := node.get_type_name()) != "Convert"]
+    whole = bool(rows % stored) or "Transpose" in kinds or "Reshape" in kinds[:-1]
+    of_one = rows // stored  # rows of one row of the integers, unless `whole`
+    begin, end = (0, stored) if whole else (first // of_one, -(-last // of_one))
+    zeroed = "Subtract" in kinds
+    parts = [_constant_values(chain[0], begin, end)]  # after the scales, also radius and blocks
+    for node in chain[1:]:
         kind = node.get_type_name()
         if kind == "Convert":
             continue
-        other = _constant_values(_skip_conversions(node.input_value(1).get_node()))
+        other = _skip_conversions(node.input_value(1).get_node())
         if kind == "Subtract":
-            parts[0] = parts[0] - other
+            parts[0] = parts[0] - _matching_rows(other, chain[0], begin, end)
         elif kind == "Multiply":
-            radius, numbers = np.abs(other) * (0.5 if zeroed else 1.0), np.arange(other.size)
-            shared = [radius, numbers.reshape(other.shape)]
+            scales = _matching_rows(other, chain[0], begin, end)
+            numbers = np.arange(scales.size, dtype=np.int32).reshape(scales.shape)
+            shared: list[Array] = [np.abs(scales) * (0.5 if zeroed else 1.0), numbers]
             shape = parts[0].shape
-            parts = [parts[0] * other, *(np.broadcast_to(one, shape) for one in shared)]
+            parts = [parts[0] * scales, *(np.broadcast_to(one, shape) for one in shared)]
         elif kind == "Reshape":
-            parts = [one.reshape(tuple(node.get_output_shape(0))) for one in parts]
+            parts = [one.reshape((-1, *node.get_output_shape(0)[1:])) for one in parts]
         else:
-            parts = [one.transpose(other.astype(int).reshape(-1)) for one in parts]
-    if len(parts) == 1:
-        return None
-    values, radius, blocks = parts
+            order = _constant_values(other).astype(int).reshape(-1)
+            parts = [one.transpose(order) for one in parts]
+    skipped = 0 if whole else begin * of_one
+    values, radius, blocks = (one[first - skipped : last - skipped] for one in parts)
     return IntegerWeights(values=values, radius=radius, blocks=blocks)
+
+
+def _matching_rows(node: Any, integers: Any, first: int, last: int) -> Array:
+    """Return the scales or zero points of some rows of integers; a single row holds for all."""
+    shape, other = tuple(node.get_output_shape(0)), tuple(integers.get_output_shape(0))
+    by_row = len(shape) == len(other) and shape[0] == other[0]
+    return _constant_values(node, first, last) if by_row else _constant_values(node)
 
 
 def _skip_conversions(node: Any) -> Any:
@@ -96,14 +147,22 @@ def _skip_conversions(node: Any) -> Any:
     return node
 
 
-def _constant_values(node: Any) -> Array:
-    """Return a constant in float32; two 4-bit integers are in a byte, the lower half first."""
+def _constant_values(node: Any, first: int = 0, last: int | None = None) -> Array:
+    """Return some rows of a constant in float32; a byte holds two 4-bit integers, the lower first.
+
+    The node's memory is shared: nothing else is read from the file.
+    """
     import numpy as np
 
     name, shape = _type_name(node), tuple(node.get_output_shape(0))
     if name not in _FOUR_BITS:
-        return np.asarray(node.data).astype(np.float32).reshape(shape)
-    stored = np.asarray(node.data).view(np.uint8).reshape(-1)
-    halves = np.stack([stored & 0x0F, stored >> _NIBBLE], axis=-1).reshape(-1)
-    values = halves[: int(np.prod(shape))].astype(np.float32).reshape(shape)
+        stored = np.asarray(node.data).reshape(shape)
+        return (stored[first:last] if shape else stored).astype(np.float32)
+    stored, last = np.asarray(node.data).view(np.uint8).reshape(-1), last or shape[0]
+    width = math.prod(shape[1:])
+    begin, end = first * width, last * width  # of the elements
+    part = stored[begin // 2 : -(-end // 2)]
+    halves = np.stack([part & 0x0F, part >> _NIBBLE], axis=-1).reshape(-1)
+    found = halves[begin % 2 : begin % 2 + end - begin]
+    values = found.astype(np.float32).reshape((last - first, *shape[1:]))
     return np.where(values >= _SIGN, values - 2 * _SIGN, values) if name == "i4" else values

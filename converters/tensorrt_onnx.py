@@ -21,6 +21,7 @@ from ..core.segments import SegmentOptions, SegmentPlan
 from ..core.signature import Signature
 from ..core.target_extensions import Probe
 from . import onnx_faults, onnx_model, onnx_probe
+from .onnx_blocks import BLOCK_PRODUCT
 from .onnx_half import QuantizedLayers, convert_to_half
 from .onnx_half_ranges import read_with_names
 from .onnx_origins import read_origins
@@ -76,6 +77,11 @@ def convert(job: Job) -> Converted:
     """
     if job.parent is None:
         raise RuntimeError("a tensorrt-onnx job needs a parent")
+    if BLOCK_PRODUCT in {node.op_type for node in all_nodes(read_with_names(job.parent).graph)}:
+        raise ConversionError(
+            f"TensorRT does not read {BLOCK_PRODUCT}, in which the ONNX has its integer weights",
+            hint=Hint("use ", Option("to", "onnx"), " or ", Option("to", "openvino")),
+        )
     path = job.folder / (job.stem + SUFFIX)
     if job.precision in QUANTIZED and job.rest is not Precision.FP32:
         return _lower_rest(job, job.parent, path)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from .dims import Dim, Relation
+from .signature import RowOrder, ValueRange
 
 if TYPE_CHECKING:
     from .contract import Array
@@ -13,7 +16,8 @@ if TYPE_CHECKING:
 
 PAST, PRESENT = "past_key_values", "present"  # prefixes of what a step takes and returns
 LOGITS = "logits"
-_CACHE_RANK = 4  # batch, heads, positions, size of a head
+_CACHE_RANK, _ALONG = 4, 2  # batch, heads, positions, size of a head; the axis of positions
+_FREE = Dim(low=1, opt=16, high=64, bounded=False)  # of tokens whose number no file declares
 _DECODER = "decoder_"  # prefix of the decoder's own inputs in a graph that has the encoder too
 _IDS, _MASK, _POSITIONS = "input_ids", "attention_mask", "position_ids"
 _ENCODER = ("encoder_", f"{_DECODER}encoder_")
@@ -116,8 +120,42 @@ def find_cached_loop(signature: Signature) -> DecoderLoop | None:
     if loop is None or not loop.cache or loop.constant:
         return None
     tokens, pasts = specs[loop.ids].dims[1], [specs[one.past].dims for one in loop.cache]
-    grows = all(len(dims) == _CACHE_RANK and dims[2].dynamic and dims[2].low == 0 for dims in pasts)
-    return loop if grows and tokens.dynamic and tokens.low == 1 else None
+    grows = all(len(one) == _CACHE_RANK and one[_ALONG].dynamic for one in pasts)
+    starts = all(one[_ALONG].low == 0 for one in pasts) if grows else False
+    return loop if starts and tokens.dynamic and tokens.low == 1 else None
+
+
+def relate_inputs(known: Mapping[str, InputSpec], outputs: Iterable[str]) -> dict[str, InputSpec]:
+    """Return the inputs of a model, if it is a decoder with the sizes of its loop.
+
+    New tokens come after a past of 0 or more (1 where a step takes one token alone), and the
+    mask covers both. A state without a dynamic axis of positions has none, and no relation.
+    """
+    found, loop = dict(known), DecoderLoop.find(known, outputs)
+    caches = [] if loop is None else [known[one.past] for one in loop.cache]
+    grows = [one for one in caches if len(one.dims) == _CACHE_RANK and one.dims[_ALONG].dynamic]
+    if loop is None or not grows or len(found[loop.ids].dims) != 2:  # noqa: PLR2004 - batch, tokens
+        return found
+    batch, tokens = found[loop.ids].dims
+    several = tokens.dynamic
+    past = replace(_FREE, name=grows[0].dims[_ALONG].name, low=0 if several else 1)
+    for spec in grows:
+        found[spec.name] = replace(spec, dims=(batch, spec.dims[1], past, spec.dims[3]))
+    sums = Relation(base=past.name or "", plus=0 if several else tokens.opt)
+    if several:
+        tokens = replace(_FREE, name=tokens.name)
+        sums = replace(sums, others=((tokens.name or "", 1),))
+    found[loop.ids] = replace(found[loop.ids], dims=(batch, tokens))
+    total = found[loop.mask].dims[-1] if loop.mask else Dim.of_size(1)
+    if loop.mask and total.dynamic and total.name not in (tokens.name, past.name):
+        total = Dim.follow(total.name or "", sums, *((past, tokens) if several else (past,)))
+        shown = ValueRange(low=0, high=1, order=RowOrder.ASCENDING)
+        found[loop.mask] = replace(found[loop.mask], dims=(batch, total), values=shown)
+        last = Relation(base=total.name or "", plus=-1)
+        below = ValueRange(low=0, high=last.size(total.high), high_dim=last)
+        for spec in [found[loop.positions]] if loop.positions else []:
+            found[spec.name] = replace(spec, dims=(batch, tokens), values=below)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

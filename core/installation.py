@@ -83,6 +83,7 @@ EXTRAS = {
     "sign": "cryptography>=44.0",
     "sbom": "cyclonedx-python-lib>=9.0",
     "serve": "grpcio>=1.68",
+    "torchao": "torchao>=0.18",
 }
 
 

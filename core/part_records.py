@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from .errors import RunnerError
 from .manifest import Failure, FeedPlan
-from .records import Checkpoint
+from .records import Checkpoint, Dependencies
 from .signature import Signature
 from .verdict import State, Verdict
 
 PARTS_FILE = "parts.json"
 PARTS_SCHEMA_VERSION = 1
+WHOLE = "whole"  # stands for all parts together in names of artifacts
 # A part's name is that of its folder, so nothing that leads out of the output folder is one.
 PART_NAME = re.compile(r"[A-Za-z]\w{0,63}", re.ASCII)
 
@@ -22,7 +23,8 @@ class PlannedPart:
     """A part to convert, with its inputs as the pipeline calls it.
 
     `inputs` are in the syntax of `--input`, `samples` is a file with the arrays of one call, and
-    `calls` is how often the pipeline called it on all feeds.
+    `calls` is how often the pipeline called it on all feeds. `calibration` is a folder of samples;
+    empty if nothing is calibrated.
     """
 
     name: str
@@ -31,6 +33,7 @@ class PlannedPart:
     samples: str
     calls: int
     notes: tuple[str, ...] = ()
+    calibration: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,12 @@ class PartsPlan:
     """The parts of a model, found by running the user's pipeline on its eager parts."""
 
     parts: tuple[PlannedPart, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, then those of all parts."""
+        return (*self.notes, *(note for part in self.parts for note in part.notes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +68,8 @@ class PartsManifest:
     A verdict is on the artifacts of one name in all parts, as the user's function `compose` runs
     them end to end. `wrong_parts` are the parts that a rejection blames, by the verdict's artifact.
     `failures` are artifacts of the whole that could not be run, and parts that could not be judged.
+    `keys` are the cache keys of the verdicts by artifact, empty if not computed; `needs` are the
+    dependencies besides the request, as of a manifest.
     """
 
     modelc: str
@@ -74,6 +85,8 @@ class PartsManifest:
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    needs: Dependencies = field(default_factory=Dependencies)
     schema_version: int = PARTS_SCHEMA_VERSION
     seal: str = field(default="", compare=False)  # last: it covers the text before it
 

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
+import sys
 import warnings
 import zipfile
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from .errors import CheckpointError, ConsentError, ErrorCode, Hint, Option, first_line
+from .errors import (
+    CheckpointError,
+    ConsentError,
+    ErrorCode,
+    Hint,
+    MissingError,
+    Option,
+    first_line,
+)
+from .installation import hint_for_extra
 from .torch_sizes import find_size_fault
 from .untrusted_files import find_archive_fault, is_zip_archive
 
@@ -46,6 +59,9 @@ def read_torch_file(source: Path | IO[bytes], name: str = "", *, may_allow: bool
         if match is None:
             raise unreadable_error(called, error) from error
         what = match.group(1) or f"pickle opcode {match.group(2)}"
+        if what.startswith(f"{TORCHAO}.") and TORCHAO not in sys.modules:
+            import_torchao(called)
+            return read_torch_file(source, name, may_allow=may_allow)
         message = f"{called} holds more than weights: {what}"
         if may_allow:
             tail = ", only if you trust its maker: it runs code of theirs"
@@ -57,6 +73,36 @@ def read_torch_file(source: Path | IO[bytes], name: str = "", *, may_allow: bool
         raise ConsentError(message, hint=hint, option=option, code=code) from error
     except Exception as error:  # the unpickler raises anything on garbage
         raise unreadable_error(called, error) from error
+
+
+TORCHAO = "torchao"
+
+
+def import_torchao(called: str) -> None:
+    """Import torchao, which registers its own tensors as safe for `weights_only=True`.
+
+    Args:
+        called: the file that needs it.
+
+    Raises:
+        MissingError: it is not installed.
+    """
+    if find_spec(TORCHAO) is None:
+        raise MissingError(
+            f"{called} holds tensors of torchao, which is not installed",
+            hint=hint_for_extra(TORCHAO),
+        )
+    loggers = [logging.getLogger(name) for name in ("", TORCHAO, "torch.utils._pytree")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:  # it logs each kernel for GPUs that it cannot load
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import_module(f"{TORCHAO}.quantization")
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def check_torch_file(source: Path | IO[bytes], called: str) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .contract import Array, Target
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @runtime_checkable
@@ -37,14 +41,63 @@ class IntegerWeights:
     blocks: Array
 
 
+@dataclass(frozen=True, kw_only=True)
+class IntegerMatrix:
+    """Integer weights in a file, of which some rows are in memory at a time.
+
+    `read_rows` returns those of a range; numbers of blocks hold within it. A block that another
+    range shares is cut.
+    """
+
+    shape: tuple[int, ...]
+    read_rows: Callable[[int, int], IntegerWeights]
+
+    def read_all(self) -> IntegerWeights:
+        """Return all rows."""
+        return self.read_rows(0, self.shape[0])
+
+
 @runtime_checkable
 class IntegerWeighted(Target, Protocol):
     """A target whose artifacts may have weights of integers, rounded from the checkpoint's."""
 
-    def integer_weights(self, path: Path) -> Iterator[IntegerWeights]:
-        """Yield the matrices of integer weights of a model file, one at a time.
+    def integer_weights(self, path: Path) -> Iterator[IntegerMatrix]:
+        """Yield the matrices of integer weights of a model file.
 
         Raises:
             RunnerError: the file cannot be read.
         """
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedMatrix:
+    """A matrix (outputs, inputs) that a checkpoint has as integers of `bits`, signed.
+
+    `scales` and `zeros` have the shape (outputs, blocks of inputs): a weight is (integer - zero) *
+    scale, in float32. `source` is the library that quantized it.
+    """
+
+    integers: Array
+    scales: Array
+    zeros: Array
+    bits: int
+    source: str
+
+    @property
+    def block(self) -> int:
+        """The number of inputs that share a scale."""
+        return int(self.integers.shape[1] // self.scales.shape[1])
+
+    def dequantize(self) -> NDArray[np.float32]:
+        """Return the weights that the integers stand for."""
+        import numpy as np
+
+        outputs, blocks = self.scales.shape
+        steps = self.integers.astype(np.int16).reshape(outputs, blocks, -1) - self.zeros[:, :, None]
+        found: NDArray[np.float32] = steps.astype(np.float32) * self.scales[:, :, None]
+        return found.reshape(outputs, -1)
+
+    def __deepcopy__(self, _: object) -> QuantizedMatrix:
+        """Return itself: a copied module shares its integers."""
+        return self

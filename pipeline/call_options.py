@@ -20,20 +20,20 @@ class TokenOptions:
 
     text: Path | None = option(
         None, "text",
-        "Text to judge a decoder on: UTF-8 (.txt), or token ids (.npy, .npz); default: sequences "
-        "that eager samples.", Panel.VALIDATION, commands=On.JUDGING, kind=_P, metavar="FILE")
+        "Your text to judge a decoder on (UTF-8), or token ids (.npy, .npz); default: text that "
+        "eager samples.", Panel.TOKENS, commands=On.JUDGING, kind=_P, metavar="FILE")
     max_kl: float | None = option(
-        None, "max-kl", "Maximum mean KL divergence of a decoder's tokens from eager's, in nats.",
-        Panel.VALIDATION, commands=On.JUDGING, kind=_N, least=0, metavar="NATS")
+        None, "max-kl", "Maximum mean KL divergence from eager's next tokens, in nats.",
+        Panel.TOKENS, commands=On.JUDGING, kind=_N, least=0, metavar="NATS")
     min_agreement: float | None = option(
         None, "min-agreement",
-        "Minimum share of rows whose largest element is eager's: of an output, of a decoder's "
-        "tokens.", Panel.VALIDATION, commands=On.JUDGING, kind=_N, least=0, most=1,
+        "Minimum share of rows of an output, or of tokens, whose largest element is eager's.",
+        Panel.VALIDATION, commands=On.JUDGING, kind=_N, least=0, most=1,
         metavar="SHARE")
     max_ppl_increase: float | None = option(
         None, "max-ppl-increase",
-        "Maximum increase of a decoder's perplexity, as a share of eager's: 0.02 is 2 %.",
-        Panel.VALIDATION, commands=On.JUDGING, kind=_N, least=0, metavar="SHARE")
+        "Maximum increase of the perplexity of the text: 0.02 is 2 % of eager's.",
+        Panel.TOKENS, commands=On.JUDGING, kind=_N, least=0, metavar="SHARE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +169,7 @@ class PartsChoice:
         None, "compose",
         "Your function of the parts and the inputs that returns the outputs: it shows what parts "
         "are called with, and the whole is judged end to end.",
-        Panel.INPUT, commands=On.EXPORT, key=False, check=val.check_spec, metavar="PKG.MOD:FN")
+        Panel.INPUT, commands=On.EXPORT, check=val.check_spec, metavar="PKG.MOD:FN", partial=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,6 +58,7 @@ class Panel(StrEnum):
     PRECISION = "Precision"
     CALIBRATION = "Calibration"
     VALIDATION = "Validation"
+    TOKENS = "Tokens of a decoder"
     ACCURACY = "Accuracy on labelled data"
     CAPTURE = "Capture"
     TENSORRT = "TensorRT"

@@ -36,12 +36,11 @@ from ..core.kinds import QUANTIZED, Precision
 from ..core.records import UNKNOWN_DTYPE, Coverage, record_of, sha256_of
 from ..core.signature import Signature, merge_inputs
 from ..validators.feed_values import check_samples, make_generator
-from ..validators.feeds import SAMPLE, FeedDrawer, draw_feeds
+from ..validators.feeds import SAMPLE, FeedDrawer, NamedFeed, draw_feeds
 from .cache.environment import describe_machine, packages
 from .cache.file_digests import FileDigests, digest_of_code
 from .cache.result_store import ResultStore
 from .cache.store_layout import CachedQuantization, CacheEntry
-from .eager_reference import EagerReference
 from .plan import Step
 from .run_progress import Progress
 from .user_samples import sample_without_model
@@ -56,7 +55,8 @@ CALIBRATION_STEP = "calibration samples"
 
 def prepare_calibration(
     options: CalibrationOptions,
-    eager: EagerReference,
+    signature: Signature,
+    judged: Sequence[NamedFeed],
     progress: Progress,
     *,
     root: Path | None = None,
@@ -65,25 +65,25 @@ def prepare_calibration(
 
     Args:
         options: which samples to use.
-        eager: the eager reference, with the feeds that artifacts are judged on.
+        signature: the model's inputs.
+        judged: the feeds that artifacts are judged on.
         progress: receives progress and findings.
         root: the manifest's folder, to which the record's source is relative.
 
     Raises:
         UsageError: there are no samples, or calibrating on them would be wrong.
     """
-    usual = (one.feed for one in eager.references if not one.feed.beyond)
-    feeds = {feed.name: feed.arrays for feed in usual}
+    feeds = {feed.name: feed.arrays for feed in judged if not feed.beyond}
     hooks = LoaderHooks(
         load=lambda spec: import_object(spec, "--calib"),
-        draw=_sample_drawer(eager.signature, options.seed, feeds.get(SAMPLE)),
+        draw=_sample_drawer(signature, options.seed, feeds.get(SAMPLE)),
         validation=[feeds[SAMPLE]] if SAMPLE in feeds else list(feeds.values()),
         own=SAMPLE in feeds,
     )
     with progress.step(CALIBRATION_STEP, log="calibration") as clock:
         found = open_calibration(
             options,
-            eager.signature,
+            signature,
             hooks,
             root=root,
             advance=lambda done, total: progress.advance(CALIBRATION_STEP, done, total),

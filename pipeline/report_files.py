@@ -10,10 +10,11 @@ from typing import Protocol
 from ..core.atomic_write import atomic_write
 from ..core.errors import ErrorCode, UsageError, is_user_error, system_error_hint
 from ..core.manifest import Manifest
+from ..core.part_records import PARTS_FILE
 from ..reports.comparison import Comparison, compare_manifests
 from ..reports.report_formats import REPORT_FORMATS, ReportFormat
 from .manifest_file import MANIFEST_FILE, read_manifest_file
-from .recorded_run import load_manifest
+from .parts.joined_manifest import load_results
 from .replay_commands import list_commands
 
 _HEAD_BYTES = 4096  # bytes that contain the mark of a document
@@ -118,8 +119,8 @@ def _unwritable(what: str, error: OSError) -> UsageError:
 
 
 def _read_raw_manifest(folder: Path) -> bytes | None:
-    path = folder / MANIFEST_FILE
-    return path.read_bytes() if path.is_file() else None
+    files = (folder / MANIFEST_FILE, folder / PARTS_FILE)
+    return next((path.read_bytes() for path in files if path.is_file()), None)
 
 
 def load_run(path: Path) -> tuple[Manifest, Path]:
@@ -131,7 +132,7 @@ def load_run(path: Path) -> tuple[Manifest, Path]:
     if path.is_file():
         return read_manifest_file(path), path.parent
     folder = path.parent if path.name == MANIFEST_FILE and not path.is_dir() else path
-    return load_manifest(folder), folder
+    return load_results(folder), folder
 
 
 def compare_runs(before: Path, after: Path, *, latency: bool = False) -> Comparison:

@@ -8,16 +8,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from ..checkpoints.checkpoint_files import weight_files
+from ..checkpoints.float32_copy import count_weights
 from ..converters.registry import TARGETS
 from ..core.children.preloaded import check_preloaded
 from ..core.contract import EAGER, Deferred, Target
 from ..core.events import Entered, Tell, ignore_events
 from ..core.kinds import QUANTIZED
+from ..core.large_arrays import available_memory
 from ..core.manifest import Manifest
 from ..core.model_meta import ModelMeta
 from ..core.process import relax_gc
-from ..core.records import REJECTED_FOLDER, Artifact, sha256_of
-from ..core.target_extensions import SettingsChecked, Stateful
+from ..core.records import REJECTED_FOLDER, Artifact, Checkpoint, sha256_of, size_text
+from ..core.target_extensions import SettingsChecked, Stateful, WeightCopying
 from .branch_coverage import update_branches
 from .build_step import build_above_one, build_step
 from .cache.result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore
@@ -81,6 +84,7 @@ def run(
         progress = Progress(tell=tell, logs=folder.logs)
         order = _locate(order, progress)
         checkpoint = read_checkpoint(order.source, progress)
+        _warn_of_memory(plan, checkpoint, progress)
         tracker = held.enter_context(open_tracker(order, checkpoint))
         load_functions(order.custom_ops)  # fail before eager runs if one is missing
         load_pipeline(order.against_pipeline, progress)
@@ -154,6 +158,19 @@ def _check_by_model(
     return replace(order, meta=complete_meta(order.meta or ModelMeta(), eager, used)), eager
 
 
+def _warn_of_memory(plan: Sequence[Step], checkpoint: Checkpoint, progress: Progress) -> None:
+    """Warn of artifacts whose runtime will take more memory for weights than is available."""
+    free, weights = available_memory(), count_weights(weight_files(checkpoint))
+    for step in plan:
+        if not isinstance(step.target, WeightCopying) or free is None:
+            continue
+        needed = step.target.estimate_copies(weights, step.wanted.precision)
+        if needed > free:
+            text = f"{step.name}: to judge it, {step.target.NAME} needs about {size_text(needed)} "
+            text += f"of memory for copies of the weights, and {size_text(free)} is available"
+            progress.note(text, warning=True)
+
+
 def _locate(order: Order, progress: Progress) -> Order:
     """Return the order without stale keys, and with its checkpoint on this disk.
 
@@ -191,7 +208,8 @@ def _open_samples(
     options = order.lowering.calibration
     if options is None or not any(step.quantizers for step in plan):
         return _samples_of_parent(order.parent, eager, workspace)
-    found = prepare_calibration(options, eager, progress, root=folder.path)
+    feeds = [one.feed for one in eager.references]
+    found = prepare_calibration(options, eager.signature, feeds, progress, root=folder.path)
     held.callback(found.close)
     return RunSamples(
         calibration=found,

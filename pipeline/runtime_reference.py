@@ -38,6 +38,7 @@ from ..core.errors import (
 )
 from ..core.external_runtime import OpenedReference, ReferenceMaker
 from ..core.findings import ReferenceRuntime
+from ..core.generation import relate_inputs
 from ..core.records import Checkpoint, FileRecord, joint_digest, record_of
 from ..core.signature import DTYPE_NAMES, DTYPES, Dim, InputSpec, Signature
 from .recorded_run import check_program_trust
@@ -145,8 +146,8 @@ def load_model(checkpoint: Checkpoint, *, trust: bool) -> LoadedModule:
     for end, infos in (("input", found.inputs), ("output", found.outputs)):
         for one in infos:
             _check_tensor(end, one, path)
-    half = isinstance(target, ReferenceMaker)  # it takes and gives float32 where a file has halves
-    known = _read_inputs(found.inputs, half_as_float=half)
+    known = _read_inputs(found.inputs, half_as_float=isinstance(target, ReferenceMaker))
+    known = relate_inputs(known, [one.name for one in found.outputs])
     opener = partial(_open_artifact, path, target, trust)
     return LoadedModule(
         kind=target.NAME,
@@ -163,14 +164,13 @@ def _check_tensor(end: str, info: TensorInfo, path: Path) -> None:
     if (end == "input" and not known) or dtype == "string" or dtype.endswith(")"):
         raise CheckpointError(
             f"{end} {info.name!r} of {path.name} is of type {info.dtype}, which cannot be compared",
-            hint=f"supported are tensors of {', '.join(DTYPES)}: cut the graph there, and convert "
-            "the rest",
+            hint=f"supported are {', '.join(DTYPES)}: cut the graph there, and convert the rest",
             code=ErrorCode.UNSUPPORTED,
         )
 
 
 def _read_inputs(infos: Sequence[TensorInfo], *, half_as_float: bool) -> dict[str, InputSpec]:
-    """Return the inputs of an artifact; a dim that is not a size may have any."""
+    """Return the inputs; a dim that is not a size may have any. A reference may widen halves."""
     names: dict[str, str] = {}  # of dims, by the artifact's
     found: dict[str, InputSpec] = {}
     for info in infos:
@@ -185,7 +185,7 @@ def _read_inputs(infos: Sequence[TensorInfo], *, half_as_float: bool) -> dict[st
                 plain = re.sub(r"\W", "_", f"{info.name}_{axis}", flags=re.ASCII)
                 plain = plain if _DIM_NAME.fullmatch(plain) else f"dim_{plain}"
                 own = re.sub(r"[ .-]+", "_", text)
-                named = _DIM_NAME.fullmatch(own) and own not in names.values()
+                named = key == text and _DIM_NAME.fullmatch(own) and own not in names.values()
                 names[key] = own if named else "batch" if first else plain
             dims.append(Dim.any_size(names[key]))
         dtype = DTYPE_NAMES.get(info.dtype, info.dtype)

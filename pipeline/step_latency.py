@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
+from ..converters.onnx_guard import list_model_files
 from ..converters.registry import is_stage
 from ..core.contract import Feed, Target
 from ..core.errors import RunnerError
@@ -24,6 +25,7 @@ from .benchmark.timed_turns import (
 )
 from .run_context import StepWork
 
+_LARGE = 2**30  # bytes of the FP32 parent
 _SECONDS = 1.0  # of each model: mostly 12 rounds, to choose among quantizers
 _GATE_SECONDS = 2.0  # of each model, with a gate on the ratio
 
@@ -31,13 +33,17 @@ _GATE_SECONDS = 2.0  # of each model, with a gate on the ratio
 def time_step(work: StepWork, path: Path) -> Ruling:
     """Measure a calibrated artifact beside its FP32 parent, if this host runs it as intended.
 
-    With `order.timed`, measure any artifact below FP32. One that passed as a copy in FP32 may not
-    run in its own precision here: the ruling says that, and has no latency.
+    Runtimes copy weights for speed: beside a large parent, with no other quantizer to choose from,
+    that is left to `order.timed`. With it, measure any artifact below FP32. One that passed as a
+    copy in FP32 may not run in its own precision here: the ruling says that, and has no latency.
     """
     step, parent, run = work.step, work.parent, work.run
     timed = step.quantizers or (run.order.timed and step.wanted.precision is not Precision.FP32)
     if not timed or parent.path is None or is_stage(step.target):
         return Ruling()
+    size = sum(file.stat().st_size for file in list_model_files(parent.path))
+    if len(step.quantizers) <= 1 and not run.order.timed and size > _LARGE:
+        return Ruling(notes=("latency was not measured, which takes copies of all weights",))
     feeds = [r.feed.arrays for r in (*run.samples.held_out, *run.eager.references)]
     progress = run.workspace.progress
     title = f"time {step.name}"

@@ -14,6 +14,7 @@ from ..core.events import Tell
 from ..core.manifest import Manifest
 from ..core.records import step_of
 from ..pipeline.output_folder import LOGS_FOLDER
+from ..pipeline.parts.parts_file import has_parts
 from ..pipeline.recorded_run import FinishRequest, load_manifest
 from ..reports.result_rows import Outcome
 from .project_faults import Faults, read_gates
@@ -74,7 +75,7 @@ def finish_project(
     recorded = {one.name: [a.name for a in one.artifacts] for one in results.record.models}
     found = {}
     for name, manifest in results.manifests.items():
-        if not manifest.pending:
+        if not manifest.pending or has_parts(results.folder / name):
             continue
         known = _KnownModel(
             name=name,

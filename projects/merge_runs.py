@@ -11,7 +11,8 @@ from ..core.errors import ErrorCode, UsageError, first_line, join_some
 from ..core.manifest import Manifest
 from ..pipeline.cache.remote_files import RemoteFiles
 from ..pipeline.cache.stored_folder import StoredFolder, list_folder, place_folder, store_folder
-from ..pipeline.manifest_file import MANIFEST_FILE, encode_json, read_manifest
+from ..pipeline.manifest_file import encode_json
+from ..pipeline.parts.joined_manifest import read_results_of
 from ..pipeline.provenance.artifact_checks import CheckOutcome
 from ..pipeline.provenance.seals import seal_document, seal_holds
 from ..pipeline.recorded_run import describe_changed_file
@@ -314,10 +315,14 @@ def _check_placed(model: ModelRun, place: Path) -> Manifest | None:
     Raises:
         UsageError: it does not.
     """
-    path = place / MANIFEST_FILE
-    found = check_model_result(model, place, path.read_bytes() if path.is_file() else None)
+    known: Manifest | bool
+    try:
+        known = read_results_of(place) or False
+    except UsageError:
+        known = True
+    found = check_model_result(model, known)
     fault = found.detail if found.found is CheckOutcome.FAILED else ""
-    manifest = None if fault else read_manifest(place)
+    manifest = None if fault or isinstance(known, bool) else known
     artifacts = () if manifest is None else manifest.artifacts
     fault = fault or next(filter(None, (describe_changed_file(a, place) for a in artifacts)), "")
     if fault:

@@ -14,6 +14,7 @@ from ..pipeline.make_order import make_order
 from ..pipeline.option_spec import read_record
 from ..pipeline.option_table import ArtifactOptions
 from ..pipeline.order import Order, Wanted
+from ..pipeline.parts.parts_order import PartsOrder
 from ..pipeline.plan import Step, make_plan
 from ..pipeline.recorded_run import check_source
 from .artifact_selection import cross_formats
@@ -35,7 +36,7 @@ from .project_records import (
     SettingLayer,
     Settings,
 )
-from .setting_keys import ENGINE_KEYS, META, PARTIAL_KEYS, TOLERANCE
+from .setting_keys import ENGINE_KEYS, META, PARTIAL_KEYS, PARTS, TOLERANCE
 from .setting_layers import Overrides, read_values, resolve_settings_leniently
 
 
@@ -107,7 +108,7 @@ def _make_orders(
             found.append(replace(one, order=replace(one.order, cache_limit=run.cache_limit)))
     if len(found) == len(known):  # otherwise the artifacts of the others are unknown
         said = (one for model in settings.models for one in model.said.values())
-        asked = (step.name for model in found for step in model.plan if step.asked)
+        asked = (name for model in found for name in model.asked_names)
         check_shared_gates(said, tuple(dict.fromkeys(asked)), faults)
     return tuple(found)
 
@@ -145,13 +146,14 @@ class _OrderMaker:
                 places = self._places()
                 faults.keep(error, place_for(error, places))
             return None
-        artifacts = [step.name for step in made.plan if step.asked]
+        artifacts = made.asked_names
         measures = made.order.measuring is not None or self._is_rejected("data", faults)
         check_gates(self.said.values(), artifacts, faults, measures=measures)
         return made if len(faults.found) == before else None
 
     def _is_rejected(self, name: str, faults: Faults) -> bool:
         """Whether a setting is missing because its value was rejected."""
+        name = PARTS if name == "part" else name
         said = self.said.get((name,))
         here = said is not None and said.layer is not SettingLayer.BUILT_IN
         return not here and faults.is_rejected(self.model.name, name)
@@ -188,6 +190,7 @@ class _OrderMaker:
         source = order.source
         if not find_hub_id(source.checkpoint):  # known when the run has located it
             check_source(source)
+        parts, order = PartsOrder.read(self._read_given(), order)
         plan = make_plan(order)
         self._check_settings(order, plan)
         gates = read_gates(self.said)
@@ -200,7 +203,14 @@ class _OrderMaker:
             left_out=matrix.left_out,
             unused=tuple(self.unused),
             places=self._places(),
+            parts=parts,
         )
+
+    def _read_given(self) -> dict[str, object]:
+        """Return what is set, as options of `modelc export`."""
+        parts = [f"{at[1]}={one.value}" for at, one in self.said.items() if at[0] == PARTS]
+        tables = {**_read_meta(self.said), **({"part": tuple(parts)} if parts else {})}
+        return {**read_values(self.said), **tables}
 
     def _check_settings(self, order: Order, plan: Sequence[Step]) -> None:
         if order.settings and not any(isinstance(step.target, Deferred | Native) for step in plan):
@@ -215,7 +225,9 @@ class _OrderMaker:
     def _places(self) -> dict[str, Place]:
         """The place of each key, and that of the model under ""."""
         said = [one for one in self.said.values() if one.layer is not SettingLayer.BUILT_IN]
-        return {"": self.model.place, **{one.name: one.place.of(one.name) for one in said}}
+        parts = [one.place.of(one.name) for one in said if one.path[0] == PARTS]
+        found = {"": self.model.place, **{one.name: one.place.of(one.name) for one in said}}
+        return {**found, "part": parts[0]} if parts else found
 
 
 def make_model_order(

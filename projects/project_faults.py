@@ -24,7 +24,7 @@ from ..core.nested_values import is_loader_spec
 from ..pipeline.option_spec import OptionSpec, ValueKind
 from ..serving.version_folders import describe_name_fault
 from .project_records import ALL_ARTIFACTS, Gate, KeyPath, Setting
-from .setting_keys import GATES, MODEL_KEYS, RESERVED_NAMES
+from .setting_keys import GATES, MODEL_KEYS, PARTS, RESERVED_NAMES
 
 
 class _JoinedError(ModelcError):
@@ -131,6 +131,9 @@ def key_hint(hint: Hint) -> Hint:
 
 def _option_as_key(option: Option) -> str:
     key = MODEL_KEYS.get(option.name)
+    if option.name == "part":  # the only option that is a table of another name
+        name, _, method = option.value.partition("=")
+        return f'{name} = "{method}" in [models.NAME.{PARTS}]'
     if key is None:
         return str(option)
     if key.kind is ValueKind.TRUTH:

@@ -14,6 +14,7 @@ from ..core.errors import ErrorCode, Place, UsageError, first_line
 from ..pipeline.limit_text import parse_limits
 from ..pipeline.model_metadata import flatten_meta, make_meta, split_meta
 from ..pipeline.option_spec import OptionSpec
+from ..pipeline.parts.parts_file import check_part_name
 from ..serving.ensembles import EnsembleSpec
 from .ensemble_tables import read_ensemble
 from .project_faults import Faults, check_names
@@ -26,6 +27,7 @@ from .setting_keys import (
     LIMIT_KEYS,
     META,
     MODEL_KEYS,
+    PARTS,
     RESERVED_NAMES,
     RUN_KEYS,
     TABLES,
@@ -192,6 +194,10 @@ class _ProjectReader:
                 self._table(table, (*at, name))
         if META in table:
             yield from self._meta(table[META], (*at, META))
+        if PARTS in table and known is MODEL_KEYS:
+            yield from self._parts(self._table(table, (*at, PARTS)), (*at, PARTS))
+        elif PARTS in table:
+            self._unknown((*at, PARTS), known)
 
     def _keys(
         self,
@@ -244,6 +250,15 @@ class _ProjectReader:
                 place = self.place((*path, name))
                 yield _make_setting((META, name), text, path, place)
 
+    def _parts(self, table: Mapping[str, object], at: KeyPath) -> Iterator[Setting]:
+        """Read the submodule or method of each part."""
+        for name, raw in table.items():
+            place = self.place((*at, name))
+            with self.faults.at(place.of(name)), self.faults.record_rejection(at):
+                check_part_name(name)
+                value = parse_value(OptionSpec(name=name), raw, self.path.parent)
+                yield _make_setting((PARTS, name), value, at, place)
+
     def _unknown(self, path: KeyPath, known: Collection[str]) -> None:
         name = path[-1]
         self.faults.add(
@@ -284,7 +299,7 @@ def unknown_key_hint(name: str, known: Collection[str]) -> str:
     if name in MODEL_KEYS or name in TABLES:
         other = (
             " or in [defaults]"
-            if name in DEFAULT_KEYS or name in TABLES
+            if name != PARTS and (name in DEFAULT_KEYS or name in TABLES)
             else ", as each model has its own"
         )
         return f"{name} belongs in [models.NAME]{other}"

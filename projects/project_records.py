@@ -16,6 +16,7 @@ from ..core.kinds import Precision
 from ..core.manifest import Manifest
 from ..core.records import LEAST_RATIO, Artifact, Latency, artifact_names, size_text
 from ..pipeline.order import Order
+from ..pipeline.parts.parts_order import PartsOrder
 from ..pipeline.plan import Step
 from ..reports.comparison import Change
 from ..serving.ensembles import EnsembleSpec
@@ -140,6 +141,7 @@ class ModelOrder:
     `left_out` are combinations of `to` and `precision` that a format does not have; `unused` are
     shared settings without effect here, with the reason. General `gates` come first. `places` has
     the place of each key, as `modelc.toml:18 [models.digits] model`, and under "" of the model.
+    With `parts`, order and plan are those of every part.
     """
 
     name: str
@@ -149,11 +151,21 @@ class ModelOrder:
     left_out: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     places: Mapping[str, Place] = field(default_factory=lambda: {"": Place(file=PROJECT_FILE)})
+    parts: PartsOrder | None = None
 
     @property
-    def artifact_names(self) -> frozenset[str]:
+    def step_names(self) -> tuple[str, ...]:
+        """The names of all steps, of parts with the part."""
+        if self.parts is not None:
+            return tuple(self.parts.names(self.plan))
+        return tuple(step.name for step in self.plan)
+
+    @property
+    def asked_names(self) -> tuple[str, ...]:
         """The names of the requested artifacts."""
-        return frozenset(step.name for step in self.plan if step.asked)
+        if self.parts is not None:
+            return tuple(self.parts.names(self.plan, asked=True))
+        return tuple(step.name for step in self.plan if step.asked)
 
 
 def gate_for(gates: Sequence[Gate], artifact: str) -> Gate:

@@ -10,8 +10,8 @@ from ..core.errors import ErrorCode, UsageError, first_line
 from ..core.manifest import Manifest
 from ..core.records import artifact_names
 from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
-from ..pipeline.manifest_file import read_manifest
-from ..pipeline.recorded_run import load_manifest
+from ..pipeline.parts.joined_manifest import load_results, read_results_of
+from ..pipeline.parts.parts_file import has_parts
 from ..reports.comparison import Change, ComparedRun, Comparison, Measure, compare_manifests
 from ..reports.result_rows import Outcome
 from ..reports.text_format import count_text
@@ -31,9 +31,9 @@ class ProjectResults:
 
 def is_project_folder(folder: Path) -> bool:
     """Whether the folder holds results of several models, and no manifest of its own."""
-    if not folder.is_dir() or (folder / MANIFEST).is_file():
+    if not folder.is_dir() or (folder / MANIFEST).is_file() or has_parts(folder):
         return False
-    return (folder / RUN_FILE).is_file() or any(folder.glob(f"*/{MANIFEST}"))
+    return (folder / RUN_FILE).is_file() or bool(_model_folders(folder))
 
 
 def read_results(folder: Path) -> ProjectResults:
@@ -43,7 +43,7 @@ def read_results(folder: Path) -> ProjectResults:
         UsageError: a record cannot be read.
     """
     if not (folder / RUN_FILE).is_file():
-        found = {place.parent.name: load_manifest(place.parent) for place in _model_folders(folder)}
+        found = {place.name: load_results(place) for place in _model_folders(folder)}
         ended = [
             ModelOutcome(name=name, folder=str(folder / name), manifest=one)
             for name, one in found.items()
@@ -59,21 +59,20 @@ def read_results(folder: Path) -> ProjectResults:
             code=ErrorCode.CORRUPT_FILE,
         ) from error
     manifests = {
-        model.name: load_manifest(folder / model.name)
+        model.name: load_results(folder / model.name)
         for model in record.models
-        if _is_model_folder(folder / model.name) and (folder / model.name / MANIFEST).is_file()
+        if _is_model_folder(folder / model.name)
     }
     return ProjectResults(folder=folder, record=record, manifests=manifests)
 
 
 def _model_folders(folder: Path) -> list[Path]:
-    found = folder.glob(f"*/{MANIFEST}")
-    return sorted(place for place in found if _is_model_folder(place.parent))
+    return sorted(place for place in folder.iterdir() if _is_model_folder(place))
 
 
 def _is_model_folder(place: Path) -> bool:
     """Whether this is a model's folder and not a link; reports are not written through links."""
-    return not place.is_symlink()
+    return not place.is_symlink() and ((place / MANIFEST).is_file() or has_parts(place))
 
 
 def compare_projects(
@@ -174,7 +173,7 @@ def read_base(path: Path) -> BaseRun:
         )
     found: dict[str, Manifest] = {}
     for place in sorted(folder.iterdir()):
-        manifest = read_manifest(place) if (place / MANIFEST).is_file() else None
+        manifest = read_results_of(place)
         if manifest is not None:
             found[place.name] = manifest
     if not found:
@@ -231,7 +230,7 @@ def find_regression(
 
 
 def _step_names(models: Sequence[ModelOrder]) -> dict[str, frozenset[str]]:
-    return {model.name: frozenset(step.name for step in model.plan) for model in models}
+    return {model.name: frozenset(model.step_names) for model in models}
 
 
 def _model_change(name: str, *, before: str, after: str) -> MeasureChange:

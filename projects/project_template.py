@@ -12,6 +12,7 @@ from ..checkpoints.checkpoint_description import (
     describe_checkpoint,
     find_first_layer,
 )
+from ..checkpoints.sniff import HUGGINGFACE
 from ..converters.registry import TARGETS, is_stage
 from ..core.atomic_write import draft_file
 from ..core.contract import Native
@@ -176,7 +177,13 @@ _TEMPLATE_SAMPLES = """\
 # calib = "samples/"     # real samples; then add "int8" to precision
 # data = "labelled/"     # labelled samples; then max-drop = "1%" limits the loss of INT8
 """
+_TEMPLATE_TASK = (
+    '# model-arg = ["task=text-generation-merged"]  # a decoder: one graph for prompt and steps\n'
+)
 _TEMPLATE_TAIL = """
+# [models.NAME.parts]    # a model of several parts: submodules or methods, each an artifact;
+# decoder = "vae.decode" # compose = "pkg.mod:fn" in [models.NAME] is the function that calls them
+
 # [defaults.gates]       # limits for every artifact; modelc run fails beyond them
 # max-size = "50 MB"
 # max-latency-ratio = 1.0  # relative to the FP32 artifact
@@ -218,6 +225,8 @@ class _TemplateDraft:
                 yield f"trust = false            {_EDIT}true, if you trust its author: it is code\n"
             if not one.brings_code and not one.whole:
                 yield from self._factory()
+            if one.kind == HUGGINGFACE:
+                yield _TEMPLATE_TASK
             yield from _input_line(one)
             yield _TEMPLATE_SAMPLES
 

@@ -18,6 +18,7 @@ from ..pipeline.cache.step_keys import step_keys
 from ..pipeline.hub_source import locate_source
 from ..pipeline.order import ResumeState
 from ..pipeline.recorded_run import check_source
+from .parts_models import reuse_parts
 from .project_faults import place_error
 from .project_records import ModelOrder, ModelOutcome, find_breaches, find_doubts
 
@@ -39,7 +40,7 @@ class ReadyModel:
     def steps_left(self) -> tuple[str, ...]:
         """The names of the steps that are not done."""
         done = self.taken.resume.done
-        return tuple(step.name for step in self.model.plan if step.name not in done)
+        return tuple(name for name in self.model.step_names if name not in done)
 
     def make_outcome(self, manifest: Manifest, since: float) -> ModelOutcome:
         """Make the outcome with the final manifest; `since` is when the model itself started."""
@@ -51,8 +52,8 @@ class ReadyModel:
             name=self.model.name,
             folder=str(self.model.order.out),
             manifest=manifest,
-            breaches=find_breaches(self.model.gates, self.model.artifact_names, manifest),
-            doubts=find_doubts(self.model.gates, self.model.artifact_names, manifest),
+            breaches=find_breaches(self.model.gates, self.model.asked_names, manifest),
+            doubts=find_doubts(self.model.gates, self.model.asked_names, manifest),
             kept=tuple(sorted(kept.difference(restored))),
             restored=restored,
             seconds=_seconds_since(since),
@@ -74,7 +75,10 @@ def reuse_steps(
     try:
         with caching.digests.note_reads() as inputs:
             keys = step_keys(model.order, model.plan, root=caching.root, digests=caching.digests)
-        taken = reuse_results(model.order, model.plan, keys, caching)
+        if model.parts is not None:
+            taken = reuse_parts(model, model.parts, keys, caching)
+        else:
+            taken = reuse_results(model.order, model.plan, keys, caching)
         resume = replace(taken.resume, inputs=inputs)
     except ModelcError as error:
         return end_with_error(model, place_error(error, model.places), since)

@@ -18,6 +18,7 @@ from ..core.events import Entered, Event, Noted, Tell, ignore_events
 from ..pipeline.cache.reuse import ReuseSources
 from ..pipeline.manifest_file import read_manifest
 from ..pipeline.output_folder import LOGS_FOLDER
+from .parts_models import build_parts
 from .project_faults import place_error
 from .project_records import ModelOrder, ModelOutcome
 from .ready_models import (
@@ -33,6 +34,7 @@ from .ready_models import (
 
 if TYPE_CHECKING:
     from ..core.children.fork_server import ForkServer
+    from ..pipeline.isolation.worker import ApiCall, CallValue
 from ..core.process import count_cores, relax_gc
 
 _CLAIM_PAUSE = 1.0  # seconds until a model that another run builds is tried again
@@ -230,23 +232,63 @@ class _ModelPool:
         self, ready: ReadyModel, bounds: ProcessLimits, server: ForkServer | None
     ) -> ModelOutcome:
         """Run the remaining steps of one model, and store the results for later runs."""
-        from ..pipeline.isolation.supervisor import run_isolated
-
         model = ready.model
-        order = replace(model.order, resume=ready.taken.resume)
         since = time.perf_counter() - ready.seconds
-        tell = self._count.of(model.name, self._store_ended(model, self.tell_of(model.name)))
+        tell = self._count.of(model.name, self.tell_of(model.name))
         try:
-            manifest = run_isolated(order, tell, bounds=bounds, server=server)
+            if model.parts is not None:
+                return self._build_parts(ready, tell, bounds, server)
+            return self._run(ready, tell, bounds, server)
         except ModelcError as error:
             return end_with_error(model, place_error(error, model.places), since)
         except ChildBugError as error:
-            return end_with_error(model, report_bug(error, order.out / LOGS_FOLDER), since)
+            return end_with_error(model, report_bug(error, model.order.out / LOGS_FOLDER), since)
         finally:
             self._count.end(model.name)
+
+    def _run(
+        self, ready: ReadyModel, tell: Tell, bounds: ProcessLimits, server: ForkServer | None
+    ) -> ModelOutcome:
+        """Run the remaining steps of one model or part in a child process.
+
+        Raises:
+            ModelcError: nothing was made.
+        """
+        from ..pipeline.isolation.supervisor import run_isolated
+
+        model = ready.model
+        since = time.perf_counter() - ready.seconds
+        order = replace(model.order, resume=ready.taken.resume)
+        tell = self._store_ended(model, tell)
+        manifest = run_isolated(order, tell, bounds=bounds, server=server)
         if self.caching is not None and self.caching.steps is not None:
             self.caching.steps.keep(manifest, order.out, model.name)
         return ready.make_outcome(manifest, since)
+
+    def _build_parts(
+        self, ready: ReadyModel, tell: Tell, bounds: ProcessLimits, server: ForkServer | None
+    ) -> ModelOutcome:
+        """Build the parts of a model, each as a model of its own, and judge the whole.
+
+        Raises:
+            ModelcError: a part cannot be made, or the whole cannot be run.
+        """
+        from ..pipeline.isolation.supervisor import call_isolated
+
+        def run_part(part: ModelOrder, tell: Tell) -> ModelOutcome:
+            one = reuse_steps(part, tell, self.caching)
+            if isinstance(one, ModelOutcome):
+                return one
+            return self._run(one, tell, bounds, server) if one.steps_left else end_unchanged(one)
+
+        def call(asked: ApiCall, tell: Tell) -> CallValue:
+            return call_isolated(asked, tell, bounds=bounds)
+
+        since = time.perf_counter() - ready.seconds
+        built = build_parts(ready.model, ready.taken.resume.keys, run_part, call, tell)
+        if isinstance(built, ModelOutcome):
+            return built
+        return replace(ready, taken=built.taken).make_outcome(built.manifest, since)
 
     def _store_ended(self, model: ModelOrder, tell: Tell) -> Tell:
         """Return a listener that shares each step when the next begins: a kill then loses one."""

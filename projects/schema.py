@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..core.part_records import PART_NAME
 from ..pipeline.model_metadata import PLAIN_KEYS
 from ..pipeline.option_spec import OptionSpec, ValueKind
 from .setting_keys import (
@@ -15,6 +16,7 @@ from .setting_keys import (
     LIMIT_KEYS,
     META,
     MODEL_KEYS,
+    PARTS,
     RUN_KEYS,
     TABLES,
     TOLERANCE,
@@ -72,6 +74,14 @@ def _table_schema(keys: Mapping[str, OptionSpec]) -> dict[str, object]:
         },
     }
     tables[META] = _meta_schema()
+    if "checkpoint" in keys:  # of one model
+        tables[PARTS] = {
+            "description": TABLES[PARTS],
+            "type": "object",
+            "minProperties": 1,
+            "propertyNames": {"pattern": f"^{PART_NAME.pattern}$"},
+            "additionalProperties": _TEXT_SCHEMA,
+        }
     return {"type": "object", "additionalProperties": False, "properties": {**plain, **tables}}
 
 

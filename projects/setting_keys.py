@@ -57,7 +57,7 @@ GATE_KEYS = {
         ),
     )
 }  # fmt: skip
-GATES, TOLERANCE, META = "gates", "tolerance", "meta"
+GATES, TOLERANCE, META, PARTS = "gates", "tolerance", "meta", "parts"
 TABLES = {
     GATES: "Limits that fail the run; sub-tables hold for artifacts of that name or pattern, as "
     "onnx-int8 or *-int8.",
@@ -65,6 +65,8 @@ TABLES = {
     "strings, as for --tolerance.",
     META: "Metadata to put into artifacts: classes, preprocess, tokenizer, license, and a table "
     "extra; or a list of strings, as for --meta.",
+    PARTS: "The parts of a model of several parts: the submodule or method of each by its name, as "
+    'decoder = "vae.decode"; requires `compose`.',
 }
 
 

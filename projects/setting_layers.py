@@ -11,6 +11,8 @@ from ..core.errors import ErrorCode, Place, UsageError, unknown_name_error
 from ..pipeline.model_metadata import make_meta, split_meta
 from ..pipeline.option_spec import OptionSpec, ValueKind, read_record
 from ..pipeline.option_table import OPTIONS
+from ..pipeline.option_values import parse_parts
+from ..pipeline.parts.parts_file import check_part_name
 from .project_faults import Faults
 from .project_reader import (
     parse_dotted_key,
@@ -34,6 +36,7 @@ from .setting_keys import (
     LIMIT_KEYS,
     META,
     MODEL_KEYS,
+    PARTS,
     RUN_KEYS,
     TOLERANCE,
     RunSettings,
@@ -180,7 +183,7 @@ def _split_flag(text: str, models: Mapping[str, object]) -> tuple[str | None, Ke
             break
     if path[0] in models:
         return path[0], path[1:], text[at + 1 :]
-    if len(path) > 1 and path[0] not in (GATES, TOLERANCE, META):
+    if len(path) > 1 and path[0] not in (GATES, TOLERANCE, META, PARTS):
         raise unknown_name_error("model", path[0], list(models) or ["(none)"])
     return None, path, text[at + 1 :]
 
@@ -215,6 +218,13 @@ def _parse_setting(
         make_meta(pairs)
         for meta_key, meta_text in pairs.items():
             yield Setting(path=(META, meta_key), value=meta_text, layer=layer, place=place)
+        return
+    if path[:1] == (PARTS,):
+        for part, method in parse_parts(
+            (text if len(path) == 1 else f"{path[-1]}={text}",)
+        ).items():
+            check_part_name(part)
+            yield Setting(path=(PARTS, part), value=method, layer=layer, place=place)
         return
     key = _find_key(path)
     yield Setting(

@@ -98,14 +98,14 @@ def select_shard(models: Sequence[ModelOrder], shard: Shard) -> tuple[ModelOrder
     mine: set[str] = set()
     for model in sorted(models, key=_sort_key):
         part = loads.index(min(loads))
-        loads[part] += len(model.plan)
+        loads[part] += len(model.step_names)
         if part == shard.index - 1:
             mine.add(model.name)
     return tuple(model for model in models if model.name in mine)
 
 
 def _sort_key(model: ModelOrder) -> tuple[int, str]:
-    return -len(model.plan), hashlib.sha256(model.name.encode()).hexdigest()
+    return -len(model.step_names), hashlib.sha256(model.name.encode()).hexdigest()
 
 
 def digest_project(file: Path, given: Overrides, selected: Sequence[Sequence[str]]) -> str:

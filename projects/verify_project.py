@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import ErrorCode, UsageError, first_line
 from ..core.manifest import Manifest
+from ..core.part_records import PARTS_FILE
 from ..core.records import REJECTED_FOLDER
 from ..pipeline.manifest_file import MANIFEST_FILE as MANIFEST
-from ..pipeline.manifest_file import decode_manifest
+from ..pipeline.parts.verify_parts import ReadRecords, check_seal, is_parts_record, verify_parts
 from ..pipeline.provenance.artifact_checks import (
     CheckOutcome,
     FolderVerification,
@@ -19,7 +20,6 @@ from ..pipeline.provenance.artifact_checks import (
     Verification,
     make_verification,
 )
-from ..pipeline.provenance.seals import seal_holds
 from ..pipeline.provenance.signing import check_signature
 from ..pipeline.provenance.unclaimed_files import (
     ClaimedFiles,
@@ -33,7 +33,6 @@ from .run_record import (
     RUN_FILE,
     ArtifactRun,
     ModelRun,
-    RunRecord,
     is_run_record,
     is_unchanged,
     read_record,
@@ -59,15 +58,24 @@ def verify_results(folder: Path, *, key: PublicKey | None = None) -> Verificatio
         UsageError: the folder has neither.
     """
     places = manifest_folders(folder)
-    if not (folder / RUN_FILE).is_file() and folder not in places:
+    recorded = any((folder / name).is_file() for name in (RUN_FILE, PARTS_FILE))
+    if not recorded and folder not in places:
         raise UsageError(
             f"{folder} has neither {MANIFEST} nor {RUN_FILE}",
             hint="pass the output folder of modelc export or modelc run",
             code=ErrorCode.NO_MANIFEST,
         )
     texts = {place: _read_regular_file(place / MANIFEST) for place in places}
+    wholes = {
+        place: text
+        for place in folders_with(PARTS_FILE, folder)
+        if (text := _read_regular_file(place / PARTS_FILE)) is not None
+        and (place == folder or is_parts_record(text))
+    }
+    records = ReadRecords(root=folder, manifests=texts, wholes=wholes)
     runs = folders_with(RUN_FILE, folder)
-    run = [check for place in runs for check in _verify_run_record(place, folder, texts, key)]
+    run = [check for place in runs for check in _verify_run_record(place, records, key)]
+    run += [check for place in wholes for check in verify_parts(place, records, key)]
     if folder not in places:
         run.extend(check_unclaimed(folder, ClaimedFiles(apart=places), signed=key is not None))
     models = [_verify_model(place, folder, texts, key) for place in places]
@@ -98,17 +106,16 @@ def _read_regular_file(path: Path) -> bytes | None:
 
 
 def _verify_run_record(
-    folder: Path, root: Path, texts: Mapping[Path, bytes | None], key: PublicKey | None
+    folder: Path, records: ReadRecords, key: PublicKey | None
 ) -> Iterator[ProvenanceCheck]:
     """Check the record of a run, and that the models' manifests match it.
 
     Args:
         folder: the folder of the record.
-        root: the root of the verification, which names of nested runs are relative to.
-        texts: the manifests as read, by folder.
+        records: the manifests as read.
         key: see `verify_results`.
     """
-    before = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
+    before = records.prefix(folder)
     of, text = f"{before}run", _read_regular_file(folder / RUN_FILE)
     if text is None:
         yield ProvenanceCheck(of=of, what="form", found=CheckOutcome.FAILED, detail=_UNREADABLE)
@@ -122,42 +129,34 @@ def _verify_run_record(
             of=of, what="form", found=CheckOutcome.FAILED, detail=first_line(error)
         )
         return
-    yield _check_seal(record, text, of)
+    yield check_seal(text, of, sealed=bool(record.seal))
     for end in record.models:
-        place = folder / end.name
-        yield replace(check_model_result(end, place, texts.get(place)), of=f"{before}{end.name}")
+        found = check_model_result(end, records.manifest_of(folder / end.name))
+        yield replace(found, of=f"{before}{end.name}")
     yield check_signature(folder / RUN_FILE, text, key, of=of)
 
 
-def _check_seal(record: RunRecord, text: bytes, of: str) -> ProvenanceCheck:
-    well = seal_holds(text)
-    if well is None and (record.seal or b'"seal"' in text):
-        well = False
-    found = {None: CheckOutcome.LACKING, True: CheckOutcome.HOLDS, False: CheckOutcome.FAILED}[well]
-    detail = {None: "not sealed", True: "", False: "changed since it was written"}[well]
-    return ProvenanceCheck(of=of, what="seal", found=found, detail=detail)
+def check_model_result(end: ModelRun, known: Manifest | bool) -> ProvenanceCheck:
+    """Compare the run's result for a model with the model's manifest.
 
-
-def check_model_result(end: ModelRun, place: Path, text: bytes | None) -> ProvenanceCheck:
-    """Compare the run's result for a model with the model's manifest."""
+    Args:
+        end: the model in the record of the run.
+        known: its manifest; True if it cannot be read, False if it is missing.
+    """
     passed = [one for one in end.artifacts if one.state is Outcome.PASSED]
     what, found, detail = "verdict", CheckOutcome.FAILED, ""
     if not passed:
         found, detail = CheckOutcome.UNCHECKED, f"no artifact passed: {end.error or end.state}"
-    elif text is None:
+    elif known is False:
         what, detail = "form", f"{MANIFEST} is missing"
     else:
-        detail = _find_difference(passed, text, place)
+        detail = _find_difference(passed, None if known is True else known)
         found = CheckOutcome.FAILED if detail else CheckOutcome.HOLDS
     return ProvenanceCheck(of=end.name, what=what, found=found, detail=detail or end.state)
 
 
-def _find_difference(passed: Sequence[ArtifactRun], text: bytes, place: Path) -> str:
+def _find_difference(passed: Sequence[ArtifactRun], manifest: Manifest | None) -> str:
     """Return how a manifest differs from the artifacts that passed in the run, if it does."""
-    try:
-        manifest = decode_manifest(text, place / MANIFEST)
-    except UsageError:
-        manifest = None
     other = [one.name for one in passed if not _has_passed(one, manifest)]
     if other:
         return f"{', '.join(other)} passed in this run, but not in the manifest"

@@ -31,7 +31,7 @@ from .text_format import (
     ratio,
     seconds_text,
 )
-from .token_rows import TOKEN_HEAD, describe_text, token_cells, token_figures
+from .token_rows import TOKEN_HEAD, describe_text, token_cells, token_figures, token_lines
 
 SIGNS = {
     Outcome.PASSED: "✓",
@@ -78,6 +78,7 @@ def summary_section(rows: Sequence[ResultRow], manifest: Manifest) -> Markup:
     lines = [
         *domain_lines(manifest.artifacts, manifest.signature),
         *sensitivity_lines(row.verdict for row in rows),
+        *token_lines(row.verdict for row in rows),
     ]
     below = [tag("p", line, class_="quiet") for line in lines]
     cells = (
@@ -202,10 +203,14 @@ def _limits_text(tolerance: Tolerance) -> str:
         else f"{tolerance.floor_factor:g} times eager's own error ({table} without float64)"
     ]
     named = {
-        "cosine": tolerance.min_cosine, "agreement": tolerance.min_agreement,
-        "KL": tolerance.max_kl, "perplexity +": tolerance.max_ppl_increase,
+        "cosine {:g}": tolerance.min_cosine, "agreement {:g}": tolerance.min_agreement,
+        "KL {:g} nats": tolerance.max_kl, "perplexity {:+.3g}%": tolerance.max_ppl_increase,
     }  # fmt: skip
-    parts += [f"{name} {value:g}" for name, value in named.items() if value is not None]
+    parts += [
+        form.format(100 * value if "%" in form else value)
+        for form, value in named.items()
+        if value is not None
+    ]
     if tolerance.by_output:
         parts.append(f"other limits for {', '.join(tolerance.by_output)}")
     return ", ".join(parts)

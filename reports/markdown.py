@@ -28,7 +28,7 @@ from .text_format import (
     one_line,
     percent_text,
 )
-from .token_rows import TOKEN_HEAD, describe_text, token_cells, token_figures
+from .token_rows import TOKEN_HEAD, describe_text, token_cells, token_figures, token_lines
 
 REPORT_MARK = "<!-- modelc report -->"
 OUTCOME_MARKS = {
@@ -83,6 +83,7 @@ def _summary_table(rows: Sequence[ResultRow], manifest: Manifest) -> str:
     lines = (
         *domain_lines(manifest.artifacts, manifest.signature),
         *sensitivity_lines(row.verdict for row in rows),
+        *token_lines(row.verdict for row in rows),
     )
     domains = "".join(f"\n{as_prose(line)}\n" for line in lines)
     return (

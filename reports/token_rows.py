@@ -47,7 +47,8 @@ def token_figures(report: TokenReport) -> Iterator[str]:
     text = report.text
     near = f" ({percent_text(text.near)} near)" if text.near > text.agreement else ""
     yield f"agreement {percent_text(text.agreement)}{near}, KL {_nats_text(text.kl)}"
-    yield f"perplexity {report.perplexity:.4g} ({report.increase:+.1%})"
+    increase = round(report.increase, 3) + 0.0  # no -0.0%
+    yield f"perplexity {report.perplexity:.4g} ({increase:+.1%})"
     yield from map(greedy_text, (way for way in report.ways if way.kind is WayKind.STEPS))
     worst = max(report.ways, key=lambda way: way.kl)
     if worst.kl > max(_WORSE * text.kl, _TINY):

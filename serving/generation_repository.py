@@ -290,19 +290,27 @@ def _compare_config(
     except ModelcError as error:
         reader.add(FaultCode.CONFIG, at, error.message, "pack it again", MODEL_CONFIG)
         return
-    ends = config["model"].get("eos_token_id", [])
-    listed = tuple(ends) if isinstance(ends, list) else (ends,)
-    length = config.get("search", {}).get("max_length", 0)
-    wrong = {
-        "eos_token_id": (listed, settings.ends),
-        "vocab_size": (config["model"].get("vocab_size"), settings.vocabulary),
-        "max_length": (length, settings.positions),
+    model, search = config["model"], config.get("search", {})
+    ends = model.get("eos_token_id", [])
+    most = settings.positions
+    equal = {
+        "eos_token_id": (tuple(ends) if isinstance(ends, list) else (ends,), settings.ends),
+        "vocab_size": (model.get("vocab_size"), settings.vocabulary),
+        "bos_token_id": (model.get("bos_token_id"), settings.begin),
+        "pad_token_id": (model.get("pad_token_id"), settings.pad),
     }
+    lengths = {
+        "context_length": model.get("context_length", 0),
+        "max_length": search.get("max_length", 0) if isinstance(search, dict) else search,
+    }
+    wrong: dict[str, tuple[object, object]]
+    wrong = {name: one for name, one in equal.items() if one[0] != one[1]}
+    for name, length in lengths.items():
+        if type(length) is not int or length < 0 or (most is not None and length > most):
+            wrong[name] = (length, "any number" if most is None else most)
     for name, (given, own) in wrong.items():
-        fits = given == own if name != "max_length" else own is None or length <= own
-        if not fits:
-            message = f"{name} is {_plain(given)}, in the checkpoint {_plain(own)}"
-            reader.add(FaultCode.CONFIG, at, message, "write that of the checkpoint", name)
+        message = f"{name} is {_plain(given)}, in the checkpoint {_plain(own)}"
+        reader.add(FaultCode.CONFIG, at, message, "write that of the checkpoint", name)
 
 
 def _plain(value: object) -> str:

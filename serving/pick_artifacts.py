@@ -149,7 +149,7 @@ def _describe_left_out(
         reason = "it is a step towards an engine"
         hint = f"pack it nevertheless: --artifact {artifact.step}"
     elif artifact.target not in targets:
-        reason = f"this server has no backend for {artifact.target}"
+        reason = f"it reads no {artifact.target}"
         hint = f"export another format: --to {targets[0]}"
     else:
         return None

@@ -14,7 +14,7 @@ LIMITS = {
     "repeated_classes": 0,
     "repeated_files": 0,
     "threaded": 69,
-    "prose": 27,
+    "prose": 3,
 }
 
 

@@ -7,11 +7,12 @@ whose scale, zero point or order is wrong moves many of its weights further.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array
-from ..core.weights import IntegerWeights
+from ..core.weights import IntegerMatrix, IntegerWeights
 from .model_identity import ComputedTest
 
 if TYPE_CHECKING:
@@ -27,20 +28,22 @@ _FEW, _MANY = 0.25, 0.25
 _SHIFTED = 0.8  # times the radius, which is less than a zero point off by one moves any weight
 _FEW_LINES, _SMALL_FACTOR = 0.1, 0.1  # share of rows or columns; less a factor of 1
 _FOLD_SLACK = 1.5  # as `_SLACK`, and the error of a factor that is estimated from rounded weights
+_PORTION = 1 << 22  # weights that are compared at once
 _GLANCE = 8  # rows of a matrix that tell which weights are unrelated
 _MATRIX = 2
 
 
 def find_misrounded_weights(
     weights: Mapping[str, Array],
-    rounded: Iterable[IntegerWeights],
+    rounded: Iterable[IntegerMatrix],
     *,
     computed: ComputedTest = lambda _: False,
 ) -> tuple[str, ...]:
     """Describe matrices that are a weight of the checkpoint but for some elements.
 
     A matrix that is like none (folded, joined, or scaled by the activations) is not reported:
-    comparing outputs covers it.
+    comparing outputs covers it. A matrix that is a weight rounded is read in portions; another one
+    is read whole, to find out why.
 
     Args:
         weights: float32 arrays of the checkpoint by name.
@@ -52,32 +55,49 @@ def find_misrounded_weights(
         by_size.setdefault(array.size, []).append(name)
     found = []
     for matrix in rounded:
-        names = by_size.get(matrix.values.size, ())
-        text = _describe_misrounded({name: weights[name] for name in names}, matrix)
+        alike = {name: weights[name] for name in by_size.get(math.prod(matrix.shape), ())}
+        if not alike or any(_is_rounded(weight, matrix) for weight in alike.values()):
+            continue
+        text = _describe_misrounded(alike, matrix.read_all())
         if text and not computed(lambda other, own=matrix: _is_rounded(other, own)):  # type: ignore[misc]
             found.append(text)
     return tuple(found)
 
 
 def _describe_misrounded(weights: Mapping[str, Array], matrix: IntegerWeights) -> str:
-    """Describe how a matrix differs from the weight that it is like; empty without a fault."""
-    faults = []
+    """Describe how a matrix differs from the weight that it is like; empty if it is like none."""
     for name, array in weights.items():
-        for meant in _orientations(array, matrix.values):
+        for meant in _orientations(array, matrix.values.shape):
             found = _find_fault(meant, matrix)
-            if found == "":
-                return ""
             if found is not None:
-                faults.append(f"the weight {name} is not the checkpoint's: {found}")
-    return faults[0] if faults else ""
+                return f"the weight {name} is not the checkpoint's: {found}"
+    return ""
 
 
-def _orientations(weight: Array, values: Array) -> Iterator[Array]:
-    """Yield the weight, and a matrix also transposed, where they have the shape of the values."""
-    if weight.shape == values.shape:
+def _orientations(weight: Array, shape: tuple[int, ...]) -> Iterator[Array]:
+    """Yield the weight, and a matrix also transposed, where they have the shape."""
+    if weight.shape == shape:
         yield weight
-    if weight.ndim == _MATRIX and weight.T.shape == values.shape:
+    if weight.ndim == _MATRIX and weight.T.shape == shape:
         yield weight.T
+
+
+def _is_rounded(weight: Array, matrix: IntegerMatrix) -> bool:
+    """Whether the matrix is this tensor, rounded to nearest; reads it in portions."""
+    import numpy as np
+
+    rows = matrix.shape[0]
+    few = map(int, np.linspace(0, rows - 1, _GLANCE))
+    step = max(_PORTION * rows // max(math.prod(matrix.shape), 1), 1)
+    parts = [(row, row + 1) for row in few]
+    parts += [(first, min(first + step, rows)) for first in range(0, rows, step)]
+    return any(
+        all(
+            not _is_beyond(meant[first:last], matrix.read_rows(first, last)).any()
+            for first, last in parts
+        )
+        for meant in _orientations(weight, matrix.shape)
+    )
 
 
 def _find_fault(meant: Array, matrix: IntegerWeights) -> str | None:
@@ -88,8 +108,6 @@ def _find_fault(meant: Array, matrix: IntegerWeights) -> str | None:
     like = _is_beyond(meant, matrix, few).mean() <= 1 - _ALIKE
     off = _is_beyond(meant, matrix) if like else np.ones(meant.shape, bool)
     wrong = _count_in_blocks(off, matrix) > 0
-    if like and not wrong.any():
-        return ""
     if _is_folded(meant, matrix, off):
         return None
     if like and wrong.mean() <= _FEW:
@@ -156,11 +174,6 @@ def _is_reordered(meant: Array, matrix: IntegerWeights) -> bool:
         if not (moved <= _SLACK * radius[ours]).all():
             return False
     return True
-
-
-def _is_rounded(computed: Array, matrix: IntegerWeights) -> bool:
-    """Whether the matrix is this tensor, rounded."""
-    return any(_find_fault(one, matrix) == "" for one in _orientations(computed, matrix.values))
 
 
 def _difference_text(

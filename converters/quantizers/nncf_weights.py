@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...capture.framework_errors import call_framework
 from ...core.contract import Quantized, QuantizeJob
 from ...core.kinds import Precision
+from ...core.large_arrays import copy_array
 from ..installed_packages import package_versions
 from ..openvino_weights import list_integer_weights
 from .quantization_checks import NothingQuantizedError
@@ -23,6 +26,7 @@ METHODS = ("rtn",)
 GROUP = 32
 _LEAST_GROUP = 8
 _FILE = "model.xml"
+_LEAST_MAPPED = 1 << 22  # bytes of integers that need not stay in memory
 
 
 def compress_weights(
@@ -39,25 +43,29 @@ def compress_weights(
 
     four = job.precision is Precision.INT4
     size = job.group_size or GROUP
-    made = call_quietly(
-        "NNCF",
-        lambda: nncf.compress_weights(
-            model,
-            mode=nncf.CompressWeightsMode.INT4_ASYM if four else nncf.CompressWeightsMode.INT8_ASYM,
-            ignored_scope=nncf.IgnoredScope(names=excluded, validate=False) if excluded else None,
-            **_group_settings(nncf, size) if four else {},
-        ),
-    )
-    counts = Counter(stored for _, stored in list_integer_weights(made))
-    if not counts[job.precision]:
-        reason = f"it compressed no matrix to 4 bits, with groups of {_LEAST_GROUP} or more"
-        raise NothingQuantizedError(
-            reason if four else "it compressed no weight", kept=bool(job.keep)
+    modes, path = nncf.CompressWeightsMode, job.folder / _FILE
+    with _keep_integers_in_files():
+        made = call_quietly(
+            "NNCF",
+            lambda: nncf.compress_weights(
+                model,
+                mode=modes.INT4_ASYM if four else modes.INT8_ASYM,
+                ignored_scope=nncf.IgnoredScope(names=excluded, validate=False)
+                if excluded
+                else None,
+                **_group_settings(nncf, size) if four else {},
+            ),
         )
-    path = job.folder / _FILE
-    call_framework(
-        "OpenVINO's writer", lambda: openvino.save_model(made, str(path), compress_to_fp16=False)
-    )
+        counts = Counter(stored for _, stored in list_integer_weights(made))
+        if not counts[job.precision]:
+            reason = f"it compressed no matrix to 4 bits, with groups of {_LEAST_GROUP} or more"
+            raise NothingQuantizedError(
+                reason if four else "it compressed no weight", kept=bool(job.keep)
+            )
+        call_framework(
+            "OpenVINO's writer",
+            lambda: openvino.save_model(made, str(path), compress_to_fp16=False),
+        )
     text = f"4 bits in groups of {size}" if four else "8 bits per channel"
     return Quantized(
         path=path,
@@ -71,6 +79,35 @@ def compress_weights(
             "kept": ", ".join(job.keep),
         },
     )
+
+
+@contextmanager
+def _keep_integers_in_files() -> Iterator[None]:
+    """Have NNCF's large constants in mapped temporary files, since it holds those of all layers.
+
+    The model must be written within the context: nodes do not keep the arrays whose memory they
+    share.
+    """
+    import openvino
+    from nncf.quantization.algorithms.weight_compression import openvino_backend as backend
+    from openvino import opset13
+
+    make, held = backend.create_ov_const_from_tensor, []
+
+    def make_mapped(tensor: Any, dtype: Any, name: str | None = None) -> Any:
+        node = make(tensor, dtype, name)
+        if node.get_byte_size() < _LEAST_MAPPED:
+            return node
+        data = copy_array(node.data.reshape(-1).view("u1"), _LEAST_MAPPED)
+        held.append(data)
+        shared = openvino.Tensor(data, node.get_output_shape(0), node.get_element_type())
+        return opset13.constant(shared, name=name, shared_memory=True)
+
+    backend.create_ov_const_from_tensor = make_mapped
+    try:
+        yield
+    finally:
+        backend.create_ov_const_from_tensor = make
 
 
 def _group_settings(nncf: Any, size: int) -> dict[str, Any]:

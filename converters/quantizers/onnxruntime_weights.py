@@ -6,24 +6,19 @@ GPTQ keep as much as rounding to nearest (15.2 and 15.3 dB), and k-quant less (1
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from functools import partial
 
 from ...core.contract import Array, Quantized, QuantizeJob
 from ...core.errors import ConversionError
 from ...core.kinds import Precision
 from ..installed_packages import package_versions
-from ..onnx_blocks import BITS, BLOCK_PRODUCT, BlockWeights
-from ..onnx_files import read_values
+from ..onnx_block_rewriter import BlockRewriter
+from ..onnx_blocks import BITS, BlockWeights
 from ..onnx_topology import load_model, sort_nodes
-from ..onnx_weight_file import OnnxWeightFile, write_weights
+from ..onnx_weight_file import write_weights
 from .qdq_biases import drop_unread
 from .quantization_checks import NothingQuantizedError
 from .quantizer_workspace import call_quietly, create_workspace
-
-if TYPE_CHECKING:
-    import onnx
 
 METHODS = ("rtn",)
 # Weights with one scale. On a tiny Llama with random weights, INT4 keeps 15.3 dB with 32, 13.4 with
@@ -31,8 +26,7 @@ METHODS = ("rtn",)
 # and 36.9 with 128 (8.3 bits), far above its limit.
 GROUPS = {Precision.INT4: 32, Precision.INT8_WEIGHTS: 128}
 _OPSET = 13
-_MICROSOFT = "com.microsoft"
-_MATRIX, _BIASED = 2, 3  # number of dims; number of inputs of a Gemm with a bias
+_LEFT = "kept in floating point, as their weights are small or no float32 matrix: "
 _PORTION = 1 << 24  # weights that are quantized at once
 _ROUNDED = 1.001  # times the radius of rounding: and the roundoff of float32
 
@@ -50,10 +44,10 @@ def quantize_weights(job: QuantizeJob) -> Quantized:
     model, bits = load_model(place.model), BITS[job.precision]
     size, path = job.group_size or GROUPS[job.precision], job.folder / "model.onnx"
     with write_weights(model, path, place.model, external=place.external) as weights:
-        rewriter = _BlockRewriter((model, place.model), weights, bits, size)
+        rewriter = BlockRewriter((model, place.model), weights, partial(_pack, bits, size))
         for node in list(rewriter.products()):
             if node.name not in job.keep:
-                rewriter.quantize(node)
+                rewriter.rewrite(node)
         if not rewriter.count:
             raise NothingQuantizedError(
                 f"no matrix product has float32 weights with {size // 2} rows or more",
@@ -73,86 +67,20 @@ def quantize_weights(job: QuantizeJob) -> Quantized:
             "products": str(rewriter.count),
             "kept": ", ".join(job.keep),
         },
-        notes=rewriter.notes(),
+        notes=(_LEFT + ", ".join(rewriter.left),) if rewriter.left else (),
     )
 
 
-class _BlockRewriter:
-    """Replaces products of a model in place, each weight quantized once."""
-
-    def __init__(
-        self, source: tuple[onnx.ModelProto, Path], weights: OnnxWeightFile, bits: int, size: int
-    ) -> None:
-        """Prepare to rewrite a model, read from a file; `weights` is the result's."""
-        self._model, self._path = source
-        self._graph, self._weights = self._model.graph, weights
-        self._bits, self._size = bits, size
-        self._constants = {tensor.name: tensor for tensor in self._graph.initializer}
-        self._stored: dict[tuple[str, bool], tuple[list[str], int, int]] = {}
-        self._left: list[str] = []
-        self.count = 0
-
-    def products(self) -> Iterator[onnx.NodeProto]:
-        """Yield the products of the main graph with constant weights."""
-        for node in self._graph.node:
-            if node.op_type in ("MatMul", "Gemm") and node.input[1] in self._constants:
-                yield node
-
-    def notes(self) -> tuple[str, ...]:
-        """Return a note on the products that cannot be quantized, if there are any."""
-        text = "kept in floating point, as their weights are small or no float32 matrix: "
-        return (text + ", ".join(self._left),) if self._left else ()
-
-    def quantize(self, node: onnx.NodeProto) -> None:
-        """Replace a product; a Gemm becomes a product and a sum."""
-        given = {one.name: one for one in node.attribute}
-        turned = "transB" in given and bool(given["transB"].i)
-        scaled = "alpha" in given and given["alpha"].f != 1
-        if scaled or ("transA" in given and given["transA"].i):
-            self._left.append(node.name)
-            return
-        found = self._store(node.input[1], turned=turned)
-        if found is None:
-            self._left.append(node.name)
-            return
-        self._replace(node, *found)
-        self.count += 1
-
-    def _replace(self, node: onnx.NodeProto, weights: list[str], rows: int, columns: int) -> None:
-        from onnx import helper
-
-        biased = node.op_type == "Gemm" and len(node.input) == _BIASED and node.input[2]
-        made = f"{node.output[0]}::product" if biased else node.output[0]
-        product = helper.make_node(
-            BLOCK_PRODUCT, [node.input[0], *weights], [made], name=node.name, domain=_MICROSOFT,
-            K=rows, N=columns, bits=self._bits, block_size=self._size,
-        )  # fmt: skip
-        if biased:
-            inputs, name = [made, node.input[2]], f"{node.name}::bias"
-            self._graph.node.append(helper.make_node("Add", inputs, [node.output[0]], name=name))
-        node.CopyFrom(product)
-
-    def _store(self, name: str, *, turned: bool) -> tuple[list[str], int, int] | None:
-        """Add the blocks of a weight to the model; None if it stays in floating point."""
-        key = name, turned
-        if key in self._stored:
-            return self._stored[key]
-        tensor = self._constants[name]
-        if len(tensor.dims) != _MATRIX or tensor.data_type != tensor.FLOAT:
-            return None
-        array = read_values(tensor, self._path)
-        array = array.T if turned else array
-        if array.shape[0] < self._size // 2 or not _is_finite(array):
-            return None
-        blocks = quantize_blocks(array, bits=self._bits, size=self._size, name=name)
-        stem = f"{name}::turned" if turned else name
-        names = [f"{stem}::{part}" for part in ("blocks", "scales", "zeros")]
-        for part, values in zip(names, blocks, strict=True):
-            self._graph.initializer.append(self._weights.add(values, part))
-        if _MICROSOFT not in {one.domain for one in self._model.opset_import}:
-            self._model.opset_import.add(domain=_MICROSOFT, version=1)
-        self._stored[key] = names, *array.shape
-        return self._stored[key]
+def _pack(bits: int, size: int, array: Array, name: str) -> BlockWeights | None:
+    """Round a matrix; None if it has fewer rows than half a block, or NaN or Inf."""
+    rows = array.shape[0]
+    if rows < size // 2 or not _is_finite(array):
+        return None
+    packed, scales, zeros = quantize_blocks(array, bits=bits, size=size, name=name)
+    return BlockWeights(
+        packed=packed, scales=scales.reshape(array.shape[1], -1), zeros=zeros,
+        bits=bits, size=size, rows=rows,
+    )  # fmt: skip
 
 
 def quantize_blocks(array: Array, *, bits: int, size: int, name: str) -> tuple[Array, ...]:

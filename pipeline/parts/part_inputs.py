@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...core.contract import Array, Feed, Outputs
-from ...core.errors import UsageError
+from ...core.errors import ErrorCode, UsageError
 from ...core.grammar import parse_input
 from ...core.signature import FLOATS, InputPattern, Signature, ValueRange
 from ...validators.feeds import OPT, SAMPLE, FeedDrawer, NamedFeed
@@ -104,6 +104,7 @@ class CallRecorder:
                     f"--input {name}.{key}: part {name!r} is called with {', '.join(inputs)}",
                     hint=f"name one of them, as {name}.{inputs[0]}",
                     option="input",
+                    code=ErrorCode.UNKNOWN_INPUT,
                 )
         dims = _DimNames(calls=calls, whole=self.signature).describe_axes()
         theirs = [dim for one in given.values() for dim in one.dims or () if dim is not None]
@@ -136,6 +137,7 @@ class CallRecorder:
                     f"{len(texts)}",
                     hint=f"write {key}[{','.join(texts)}]",
                     option="input",
+                    code=ErrorCode.INVALID_VALUE,
                 )
             pairs = zip(theirs, texts, strict=True)
             texts = [text if dim is None else str(dim) for dim, text in pairs]
@@ -216,6 +218,7 @@ class _DimNames:
                     "number in another call",
                     hint="reshape it in the function before the part is called",
                     option="compose",
+                    code=ErrorCode.COMPOSE_FAILED,
                 )
             for axis, sizes in enumerate(zip(*shapes, strict=True)):
                 axes[key, axis] = sizes

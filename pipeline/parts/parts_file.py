@@ -14,16 +14,22 @@ from ...core.part_records import (
     PART_NAME,
     PARTS_FILE,
     PARTS_SCHEMA_VERSION,
+    WHOLE,
     PartRecord,
     PartsManifest,
 )
 from ...core.records import Artifact
 from ...core.verdict import Reason
-from ..manifest_file import encode_json, read_manifest
+from ..manifest_file import drop_signature, encode_json, read_manifest
 from ..provenance.seals import seal_document
 from ..recorded_run import describe_changed_file
 
-_RESERVED = {"logs", "pending", "references", "rejected", "replaced", "worst"}
+CALIBRATION_FOLDER = "calibration"  # of the calibration samples of parts
+_RESERVED = {
+    WHOLE, CALIBRATION_FOLDER, "logs", "pending", "references", "rejected", "replaced", "worst",
+}  # fmt: skip
+
+_HINT = "export the model again with --part"
 
 
 def has_parts(folder: Path) -> bool:
@@ -69,14 +75,24 @@ def read_parts(folder: Path) -> PartsManifest:
     Raises:
         UsageError: it cannot be read, or is not such a manifest.
     """
+    path = folder / PARTS_FILE
+    try:
+        return decode_parts(path.read_bytes(), path)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint=_HINT) from error
+
+
+def decode_parts(raw: bytes, path: Path) -> PartsManifest:
+    """Return the manifest of parts that was read from `path`.
+
+    Raises:
+        UsageError: it is not such a manifest.
+    """
     import msgspec
 
-    path = folder / PARTS_FILE
-    hint = "export the model again with --part"
+    hint = _HINT
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=PartsManifest)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+        found = msgspec.json.decode(raw, type=PartsManifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ModelcError) as error:
         raise UsageError(
             f"{path} is not a manifest of parts: {first_line(error)}",
@@ -96,7 +112,8 @@ def read_parts(folder: Path) -> PartsManifest:
 
 
 def write_parts(manifest: PartsManifest, folder: Path) -> None:
-    """Write the manifest atomically, sealed."""
+    """Write the manifest atomically, sealed; remove the signature of the previous one."""
+    drop_signature(folder, PARTS_FILE)
     text = encode_json(replace(manifest, seal=""))
     atomic_write(folder / PARTS_FILE, seal_document(text))
 

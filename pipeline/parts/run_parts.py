@@ -6,12 +6,14 @@ Both run the user's code, so commands call them in a child process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from ... import __version__
+from ...calibration.calibration_options import CalibrationOptions
 from ...checkpoints.loaded_module import LoadedModule
 from ...core.call import Parameter
 from ...core.errors import (
@@ -29,6 +31,7 @@ from ...core.manifest import Failure, FeedPlan
 from ...core.part_records import PartRecord, PartsManifest, PartsPlan, PlannedPart
 from ...core.signature import Signature
 from ...validators.feeds import LEAST_FEEDS, draw_feeds
+from ..cache.dependencies import ReadTracker, track_reads
 from ..cache.environment import describe_environment
 from ..eager_reference import read_checkpoint
 from ..manifest_file import MANIFEST_FILE
@@ -44,6 +47,7 @@ from .compose_function import ComposeFunction
 from .eager_parts import EagerParts, EagerWhole
 from .judge_whole import WholeCase, WholeReference, judge_whole
 from .opened_parts import OpenedParts, refuse_to_open
+from .part_calibration import PartCalibration, calibrate_parts
 from .part_inputs import CallRecorder, extra_feeds
 from .parts_file import BuiltPart, check_part_name, part_folder, read_parts, write_parts
 
@@ -57,7 +61,9 @@ class PartsRequest:
 
     `source` is the eager side, whose inputs and samples are those of the whole. `methods` are the
     parts by name. `part_inputs` are inputs of parts that the user stated. `signature` and
-    `recorded`, the parts when the whole was judged, are those of a manifest.
+    `recorded`, the parts when the whole was judged, are those of a manifest. `keys` are the cache
+    keys by artifact, which are recorded with the files that the run reads. `calibration` is of the
+    whole; None if no part is calibrated.
     """
 
     source: Source
@@ -68,6 +74,9 @@ class PartsRequest:
     part_inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     signature: Signature | None = None
     recorded: tuple[PartRecord, ...] = ()
+    keys: Mapping[str, str] = field(default_factory=dict)
+    depends: tuple[str, ...] = ()
+    calibration: CalibrationOptions | None = None
 
     def __post_init__(self) -> None:
         for name in self.methods:
@@ -151,6 +160,11 @@ def record_parts(request: PartsRequest, on_event: Tell = ignore_events) -> Parts
                 recorder.begin(feed)
                 whole.run_with(feed, others)
                 progress.advance(_RECORD_STEP, done, len(feeds))
+        calibrated = PartCalibration()
+        if request.calibration is not None:
+            calibrated = calibrate_parts(
+                request.calibration, whole, recorder, request.out, progress
+            )
         unused = [name for name in request.methods if name not in recorder.calls]
         if unused:
             raise UsageError(
@@ -160,7 +174,9 @@ def record_parts(request: PartsRequest, on_event: Tell = ignore_events) -> Parts
                 code=ErrorCode.NO_EFFECT,
             )
         parts = [_plan_part(name, recorder, request, progress) for name in request.methods]
-    return PartsPlan(parts=tuple(parts))
+    folders = calibrated.folders
+    parts = [replace(one, calibration=str(folders.get(one.name, ""))) for one in parts]
+    return PartsPlan(parts=tuple(parts), notes=tuple(filter(None, [calibrated.note])))
 
 
 def _plan_part(
@@ -256,7 +272,7 @@ def judge_parts(
     Raises:
         ModelcError: the checkpoint or the pipeline cannot be used.
     """
-    with open_folder(request.out) as place:
+    with open_folder(request.out) as place, _track(request) as tracker:
         progress = Progress(tell=on_event, logs=place.logs)
         whole = _open_whole(request, progress)
         parts = {
@@ -278,11 +294,24 @@ def judge_parts(
             parts=tuple(one.record() for one in parts.values()),
             notes=tuple(_list_rebuilt(request.recorded, parts, whole.checkpoint.digest)),
             environment=describe_environment(),
+            keys={name: request.keys[name] for name in artifacts if name in request.keys},
         )
         for name in artifacts:
             manifest = _judge_artifact(name, parts, reference, manifest, progress, request.judging)
+        if tracker is not None:
+            manifest = replace(manifest, needs=tracker.needs())
         write_parts(manifest, request.out)
     return manifest
+
+
+def _track(request: PartsRequest) -> AbstractContextManager[ReadTracker | None]:
+    """Track the files that a run reads beside its request, if later runs reuse its verdicts."""
+    if not request.keys:
+        return nullcontext()
+    source = request.source
+    keyed = [one for one in (source.checkpoint, source.samples) if one is not None]
+    tracker = ReadTracker(Path.cwd(), keyed=keyed, ours=[request.out], declared=request.depends)
+    return track_reads(tracker)
 
 
 def _judge_artifact(  # noqa: PLR0913, PLR0917 - both sides, and how to judge

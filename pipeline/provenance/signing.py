@@ -12,7 +12,7 @@ from ...core.atomic_write import atomic_write
 from ...core.errors import ErrorCode, MissingError, UsageError
 from ...core.events import Noted, Tell
 from ...core.installation import hint_for_extra
-from ..manifest_file import MANIFEST_FILE, SIGNATURE_FILE, read_manifest, signature_path
+from ..manifest_file import MANIFEST_FILE, read_manifest, signature_path
 from ..output_folder import check_output_path, open_folder, settle_commit
 from .artifact_checks import CheckOutcome, ProvenanceCheck
 
@@ -88,12 +88,10 @@ def sign_record(folder: Path, key: PrivateKey, file: str = MANIFEST_FILE) -> Pat
     return atomic_write(signature_path(folder / file), key.sign((folder / file).read_bytes()))
 
 
-def is_signed_by(folder: Path, key: PublicKey) -> bool:
-    """Whether the current manifest is signed with that key."""
-    path = signature_path(folder / MANIFEST_FILE)
-    return path.is_file() and is_signature_of(
-        (folder / MANIFEST_FILE).read_bytes(), path.read_bytes(), key
-    )
+def is_signed_by(record: Path, key: PublicKey) -> bool:
+    """Whether the current record in a file is signed with that key."""
+    path = signature_path(record)
+    return path.is_file() and is_signature_of(record.read_bytes(), path.read_bytes(), key)
 
 
 def is_signature_of(text: bytes, signature: bytes, key: PublicKey) -> bool:
@@ -145,7 +143,12 @@ _UNUSED_NOTE = "its limits and accepted branches are ignored (give them as optio
 
 @contextmanager
 def keep_signature(
-    folder: Path, key: PrivateKey | None, tell: Tell, *, judges_all: bool = False
+    folder: Path,
+    key: PrivateKey | None,
+    tell: Tell,
+    *,
+    judges_all: bool = False,
+    file: str = MANIFEST_FILE,
 ) -> Iterator[bool]:
     """Sign the manifest that the block leaves, even after an error; warn if a signature is lost.
 
@@ -157,6 +160,7 @@ def keep_signature(
         key: the signing key; None signs nothing.
         tell: the event listener.
         judges_all: whether the block judges all artifacts in the folder again.
+        file: the name of the record.
 
     Yields:
         Whether limits and accepted branches may be read from the manifest: False if the key did not
@@ -167,33 +171,33 @@ def keep_signature(
     """
     check_output_path(folder)
     settle_commit(folder)
-    was_signed = (folder / SIGNATURE_FILE).is_file()
-    fresh = not (folder / MANIFEST_FILE).is_file()
-    ours = key is None or fresh or is_signed_by(folder, key.public_key())
+    record, signature = folder / file, signature_path(folder / file)
+    was_signed, fresh = signature.is_file(), not record.is_file()
+    ours = key is None or fresh or is_signed_by(record, key.public_key())
     if not ours and not judges_all:
         raise UsageError(
-            f"{folder / MANIFEST_FILE} is not signed by this key, so this run cannot sign it",
+            f"{record} is not signed by this key, so this run cannot sign it",
             hint=f"judge it again and sign it: modelc validate {folder} --sign-key KEY; or give "
             "another -o",
             option="sign-key",
             code=ErrorCode.NOT_SIGNED,
         )
     if not ours:
-        text = f"{folder / MANIFEST_FILE} is not signed by this key: {_UNUSED_NOTE}"
+        text = f"{record} is not signed by this key: {_UNUSED_NOTE}"
         tell(Noted(text=text, warning=True))
     try:
         yield ours
-        ours = ours or _is_all_judged(folder)
+        ours = ours or file != MANIFEST_FILE or _is_all_judged(folder)
     finally:
-        present = (folder / MANIFEST_FILE).is_file()
-        if key is not None and ours and present and not is_signed_by(folder, key.public_key()):
+        present = record.is_file()
+        if key is not None and ours and present and not is_signed_by(record, key.public_key()):
             with open_folder(folder):
-                sign_record(folder, key)
-        if was_signed and not (folder / SIGNATURE_FILE).is_file():
-            text = f"{folder / SIGNATURE_FILE} was removed: it signed the previous manifest"
+                sign_record(folder, key, file)
+        if was_signed and not signature.is_file():
+            text = f"{signature} was removed: it signed the previous manifest"
             tell(Noted(text=f"{text} (sign again with --sign-key)", warning=True))
         elif not ours:
-            text = f"{folder / MANIFEST_FILE} is not signed: not every artifact was judged again"
+            text = f"{record} is not signed: not every artifact was judged again"
             tell(Noted(text=text, warning=True))
 
 

@@ -170,3 +170,16 @@ def test_weights_that_are_missing_are_drawn_the_same_each_time(folder: Path) -> 
     drawn = [one.module.state_dict()["classifier.weight"] for one in (first, second)]
     assert torch.equal(*drawn)
     assert any(note.startswith("1 tensors") for note in first.notes)
+
+
+def test_an_adapter_beside_the_weights_is_not_left_out(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="adapter_config") as caught:
+        opened(folder)
+    assert "merge_and_unload" in caught.value.hint
+
+
+def test_code_of_the_folder_is_noted_and_not_run(folder: Path) -> None:
+    reconfigure(folder, auto_map={"AutoModel": "own.Model"})
+    (folder / "own.py").write_text("raise SystemExit\n")
+    assert any("auto_map" in note for note in opened(folder).notes)

@@ -17,6 +17,8 @@ from modelc.core.contract import Array
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.signature import InputSpec, Signature
 
+from ..reasons import has_code
+
 transformers: Any = pytest.importorskip("transformers")
 
 SMALL = {
@@ -158,7 +160,14 @@ def test_states_outside_of_the_cache_are_rejected_with_their_layer(tmp_path: Pat
         "attention_window_size": 16,
         "block_types": ["recurrent", "attention"],
     }
-    with pytest.raises(UsageError, match="layer 0 keeps its states outside") as caught:
+    with pytest.raises(
+        UsageError, check=has_code(ErrorCode.UNSUPPORTED, naming="layer 0")
+    ) as caught:
         opened(tmp_path, "RecurrentGemma", {**changes, "conv1d_width": 4, "head_dim": 16})
-    assert caught.value.code is ErrorCode.UNSUPPORTED
+    assert "task=text-generation" in caught.value.hint
+
+
+def test_a_model_that_keeps_nothing_between_tokens_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="leaves the cache empty") as caught:
+        opened(tmp_path, "Rwkv", {"context_length": 32})
     assert "task=text-generation" in caught.value.hint

@@ -312,6 +312,14 @@ def test_one_graph_for_prompt_and_step_has_a_past_that_may_be_empty(tmp_path: Pa
     assert stated.dynamic_dims["total"].high == 32
 
 
+def test_a_text_ends_where_the_angles_of_longrope_change(tmp_path: Path) -> None:
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    sizes = {"original_max_position_embeddings": 12, "pad_token_id": 0}
+    saved(tmp_path, "Phi3ForCausalLM", "Phi3Config", rope_scaling=rope, **sizes)
+    mask = opened(tmp_path, task="text-generation-merged").known["attention_mask"]
+    assert mask.dims[1].high == 12  # of 32 positions
+
+
 @pytest.mark.parametrize("name", DECODERS)
 def test_one_graph_takes_a_prompt_in_parts_and_then_steps(tmp_path: Path, name: str) -> None:
     kind, config, changes = DECODERS[name]

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from modelc.cli import app
+from modelc.core.errors import ErrorCode, RunnerError
 from modelc.core.part_records import PARTS_FILE, PartsManifest
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.parts.parts_file import read_parts
@@ -57,12 +58,19 @@ def order(case: Case, weights: Path, out: Path, *more: object, compose: str = ""
     ]  # fmt: skip
 
 
-def failing(parts: PartsManifest, artifact: str) -> tuple[tuple[str, ...], set[str], str]:
-    """The parts that a rejection blames, the codes of its reasons, and their text."""
+def failing(parts: PartsManifest, artifact: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The parts that a rejection blames, and the lines of its reasons by their code."""
     (verdict,) = (one for one in parts.verdicts if one.artifact == artifact)
     assert not verdict.passed
-    codes = {str(one.code) for one in verdict.reasons}
-    return parts.wrong_parts.get(artifact, ()), codes, verdict.reason
+    lines = [(str(one.code), one.text) for one in verdict.reasons]
+    found = {code: "\n".join(text for other, text in lines if other == code) for code, _ in lines}
+    return parts.wrong_parts.get(artifact, ()), found
+
+
+def error_of(ran: Ran) -> dict[str, str]:
+    """The error of a command with --json."""
+    found: dict[str, str] = json.loads(ran.stdout)["error"]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +131,7 @@ def test_the_parts_composed_by_hand_give_what_torch_gives(affine: Path) -> None:
 def test_validate_repeats_both(affine: Path, door: Door) -> None:
     ran = door("validate", affine / "out", "-q", "--no-isolate")
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "end to end" in ran.stdout
+    assert f"({NETS}:chain)" in ran.stdout
     assert f"1 passed, 0 rejected · {affine / 'out' / PARTS_FILE}" in ran.stdout
 
 
@@ -136,11 +144,14 @@ def test_a_stale_part_is_named(copied: Path, door: Door) -> None:
     shutil.copytree(copied.parent / "new" / "second", copied / "second")
     ran = door("validate", copied, "-q", "--no-isolate")
     assert ran.returncode == 1
-    assert "second is wrong: with eager in its place, the whole is right" in ran.stdout
-    wrong, codes, text = failing(read_parts(copied), "torchscript")
+    wrong, reasons = failing(read_parts(copied), "torchscript")
     assert wrong == ("second",)
-    assert {"part-differs", "part-stale", "output-differs"} <= codes
-    assert "second was built from another checkpoint" in text
+    assert {"part-differs", "part-stale", "output-differs"} <= {*reasons}
+    stale = reasons["part-stale"]
+    assert stale.startswith("second ")
+    assert f"sha256 {read_parts(new).checkpoint.digest[:12]}" in stale
+    assert reasons["part-differs"] in ran.stdout
+    assert stale in ran.stdout
 
 
 def test_a_program_that_changed_is_not_opened(copied: Path, door: Door) -> None:
@@ -148,7 +159,93 @@ def test_a_program_that_changed_is_not_opened(copied: Path, door: Door) -> None:
     ran = door("validate", copied, "-q", "--no-isolate")
     assert ran.returncode != 0
     (failure,) = read_parts(copied).failures
-    assert failure.message.endswith("first is not as it was built, and opening it runs code")
+    assert (failure.step, failure.exit_code) == ("torchscript", RunnerError.exit_code)
+    assert "first " in failure.message
+    assert read_parts(copied).verdicts == ()
+
+
+def failed_checks(ran: Ran) -> dict[str, str]:
+    """The details of the failed checks of `verify --json`, by what they are of."""
+    found = json.loads(ran.stdout)
+    checks = [one for model in found["models"] for one in model["checks"]] + found["run"]
+    return {f"{one['of']}/{one['what']}": one["detail"] for one in checks
+            if one["found"] == "failed"}  # fmt: skip
+
+
+def test_verify_looks_at_parts_and_whole(copied: Path, door: Door) -> None:
+    ran = door("verify", copied, "--json")
+    assert (ran.returncode, failed_checks(ran)) == (0, {})
+    run = {(one["of"], one["what"]): one["found"] for one in json.loads(ran.stdout)["run"]}
+    assert run[PARTS_FILE, "seal"] == "holds"
+    assert run["first", "lineage"] == run["second", "lineage"] == "holds"
+    assert run["whole/torchscript", "verdict"] == "holds"
+
+
+def exchange(out: Path) -> None:
+    for source, name in (("first", "x"), ("second", "first"), ("x", "second")):
+        (out / source).rename(out / name)
+
+
+def forge_digest(out: Path) -> None:
+    path = out / PARTS_FILE
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["parts"][0]["artifacts"]["torchscript"] = "0" * 64
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "failed"),
+    [
+        (exchange, {"first/lineage", "second/lineage"}),
+        (forge_digest, {f"{PARTS_FILE}/seal", "first/lineage"}),
+        (lambda out: shutil.rmtree(out / "second"), {"second/lineage"}),
+        (lambda out: (out / PARTS_FILE).write_text("{}"), {f"{PARTS_FILE}/form"}),
+    ],
+)
+def test_verify_finds_parts_that_the_whole_was_not_judged_with(
+    copied: Path, door: Door, change: Callable[[Path], object], failed: set[str]
+) -> None:
+    change(copied)
+    ran = door("verify", copied, "--json")
+    assert ran.returncode == 1
+    assert failed <= set(failed_checks(ran))
+
+
+def test_all_records_are_signed(copied: Path, door: Door, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    pem, plain = form.Encoding.PEM, form.NoEncryption()
+    (tmp_path / "key.pem").write_bytes(key.private_bytes(pem, form.PrivateFormat.PKCS8, plain))
+    public = key.public_key().public_bytes(pem, form.PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "pub.pem").write_bytes(public)
+    given = ("validate", copied, "-q", "--no-isolate", "--sign-key", tmp_path / "key.pem")
+    assert door(*given).returncode == 0
+    verify = ("verify", copied, "--key", tmp_path / "pub.pem", "--json")
+    assert failed_checks(door(*verify)) == {}
+    assert door("validate", copied, "-q", "--no-isolate").returncode == 0  # unsigned since
+    assert {"manifest/signature", f"{PARTS_FILE}/signature"} <= set(failed_checks(door(*verify)))
+
+
+def test_a_report_shows_parts_and_whole(copied: Path, door: Door) -> None:
+    ran = door("report", copied, "--report", "html,md,junit")
+    assert ran.returncode == 0, ran.stderr
+    text = (copied / "report.md").read_text(encoding="utf-8")
+    for name in ("first/torchscript", "second/torchscript", "whole/torchscript"):
+        assert name in text
+        assert name in (copied / "report.html").read_text(encoding="utf-8")
+    assert "--part first=first --part second=second --compose" in text
+
+
+def test_a_dry_run_shows_the_steps_of_each_part(affine: Path, tmp_path: Path, door: Door) -> None:
+    given = order(AFFINE, affine / "affine.pt", tmp_path / "new", "--to", "onnx,onnx:fp16")
+    ran = door(*given, "--dry-run", "--json")
+    rows = {row["artifact"]: row["made_from"] for row in json.loads(ran.stdout)["plan"]}
+    assert [*rows][-2:] == ["whole/onnx", "whole/onnx-fp16"]
+    assert rows["second/onnx-fp16"] == "second/onnx"
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
@@ -174,16 +271,17 @@ def test_a_damaged_record_is_an_error(
 def test_a_part_behind_a_link_is_an_error(copied: Path, door: Door) -> None:
     (copied / "first").rename(copied.parent / "elsewhere")
     (copied / "first").symlink_to(copied.parent / "elsewhere")
-    ran = door("validate", copied, "-q", "--no-isolate")
-    assert ran.returncode == 2
-    assert "first is a link" in ran.stderr
+    ran = door("validate", copied, "--json", "--no-isolate")
+    assert (ran.returncode, error_of(ran)["code"]) == (2, ErrorCode.UNSAFE_PATH)
+    assert str(copied / "first") in error_of(ran)["message"]
 
 
 def test_another_checkpoint_is_an_error(copied: Path, door: Door) -> None:
     store("affine", copied.parent, seed=1).rename(copied.parent / "affine.pt")
-    ran = door("validate", copied, "-q", "--no-isolate")
-    assert ran.returncode == 3
-    assert "is not the checkpoint that the parts were built from" in ran.stderr
+    ran = door("validate", copied, "--json", "--no-isolate")
+    assert (ran.returncode, error_of(ran)["code"]) == (3, ErrorCode.FILE_CHANGED)
+    assert error_of(ran)["option"] == "checkpoint"
+    assert read_parts(copied).checkpoint.digest[:12] in error_of(ran)["message"]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +297,7 @@ def test_another_checkpoint_is_an_error(copied: Path, door: Door) -> None:
         (["--input", "y:float32[3]"], "takes the parts and x, the inputs are x, y"),
         (["--input", "y:float32[rows]"], "dim 'rows' of the pipeline has no range"),
         (["--method", "first"], "--method has no effect with --part"),
-        (["--sign-key", "key.pem"], "--sign-key has no effect with --part"),
+        (["--data", "held"], "--data has no effect with --part"),
     ],
 )
 def test_what_is_wrong_in_an_order_is_said(
@@ -233,9 +331,10 @@ def test_what_is_wrong_in_the_function_is_said(
 
 def test_parts_need_both_options(tmp_path: Path, door: Door) -> None:
     given = ["export", store("affine", tmp_path), "--to", "onnx"]
-    assert "--part has no effect without --compose" in door(*given, "--part", "a=first").stderr
-    ran = door(*given, "--compose", f"{NETS}:chain")
-    assert "--compose has no effect without --part" in ran.stderr
+    for one, value, missing in (("--part", "a=first", "compose"), ("--compose", "a:b", "part")):
+        error = error_of(door(*given, one, value, "--json"))
+        assert (error["code"], error["option"]) == (ErrorCode.NO_EFFECT, missing)
+        assert one in error["message"]
 
 
 def test_a_function_that_keeps_results_does_not_hide_the_artifacts(
@@ -244,9 +343,39 @@ def test_a_function_that_keeps_results_does_not_hide_the_artifacts(
     given = order(AFFINE, affine / "affine.pt", tmp_path / "out", "--to", "torchscript",
                   compose="chain_from_memory")  # fmt: skip
     assert door(*given, "--no-isolate").returncode == 1
-    _, codes, text = failing(read_parts(tmp_path / "out"), "torchscript")
-    assert codes == {"not-measured"}
-    assert "did not call first with the artifact" in text
+    _, reasons = failing(read_parts(tmp_path / "out"), "torchscript")
+    assert [*reasons] == ["not-measured"]
+    assert " first " in reasons["not-measured"]
+
+
+@pytest.mark.slow
+def test_int8_parts_are_calibrated_with_what_they_receive(tmp_path: Path, door: Door) -> None:
+    draw, weights = np.random.default_rng(5), store("affine", tmp_path)
+    samples = draw.standard_normal((40, 4), dtype=np.float32)
+    np.save(tmp_path / "samples.npy", samples)
+    given = order(AFFINE, weights, tmp_path / "out", "--to", "onnx:int8", "--no-isolate",
+                  "--calib", tmp_path / "samples.npy", "--calib-samples", 24)  # fmt: skip
+    ran = door(*given)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert {one.artifact: one.passed for one in read_parts(tmp_path / "out").verdicts} == {
+        "onnx-int8": True
+    }
+    torch.manual_seed(0)
+    net = composed_nets.Affine().eval()
+    with torch.no_grad():
+        expected = net.first(torch.tensor(samples)).tanh().numpy()
+    files = sorted((tmp_path / "out" / "calibration" / "second").iterdir())
+    assert len(files) >= 24
+    for path in files:
+        (found,) = np.load(path).values()
+        assert found.shape == (2, 4)  # rows are doubled
+        assert any(np.allclose(found, row, atol=1e-6) for row in expected)
+    for name in ("first", "second"):
+        manifest = read_manifest(tmp_path / "out" / name)
+        assert manifest is not None
+        (artifact,) = (one for one in manifest.artifacts if one.name == "onnx-int8")
+        assert artifact.calibration is not None
+        assert artifact.calibration.source == f"../calibration/{name}"
 
 
 @pytest.mark.slow
@@ -258,10 +387,12 @@ def test_exchanged_parts_are_both_named(tmp_path: Path, modelc: Door) -> None:
     for source, name in (("small", "x"), ("large", "small"), ("x", "large")):
         (out / source).rename(out / name)
     assert modelc("validate", out, "-q").returncode == 1
-    wrong, codes, text = failing(read_parts(out), "onnx")
+    wrong, reasons = failing(read_parts(out), "onnx")
     assert wrong == ("small", "large")
-    assert {"part-differs", "part-stale", "output-differs"} <= codes
-    assert "small was built from large instead of small" in text
+    assert {"part-differs", "part-stale", "output-differs"} <= {*reasons}
+    assert all(
+        name in line for line in reasons["part-stale"].splitlines() for name in ("small", "large")
+    )
 
 
 @pytest.mark.slow
@@ -276,10 +407,10 @@ def test_a_toy_diffusion_pipeline_in_three_artifacts(tmp_path: Path, modelc: Doo
     path = out / "unet" / "model.onnx"
     _change_one_weight(path)
     assert modelc("validate", out, "-q").returncode == 1
-    wrong, codes, text = failing(read_parts(out), "onnx")
+    wrong, reasons = failing(read_parts(out), "onnx")
     assert wrong == ("unet",)
-    assert {"part-differs", "changed-file", "output-differs"} <= codes
-    assert "unet: model.onnx changed since it was recorded" in text
+    assert {"part-differs", "changed-file", "output-differs"} <= {*reasons}
+    assert reasons["changed-file"].startswith("unet: model.onnx ")
     whole = json.loads((out / PARTS_FILE).read_text(encoding="utf-8"))
     assert whole["wrong_parts"] == {"onnx": ["unet"]}
 

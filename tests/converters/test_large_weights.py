@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from modelc.converters import onnx_sessions
+from modelc.converters import onnx_files, onnx_sessions
 from modelc.converters.onnx_files import PROTOBUF_LIMIT
 from modelc.converters.onnx_sessions import open_onnx
 from modelc.converters.onnx_weight_file import write_weights
@@ -165,3 +166,21 @@ def test_a_failure_leaves_no_model(model: Path, tmp_path: Path) -> None:
 
 def test_a_protobuf_is_read_and_written_whole() -> None:
     assert PROTOBUF_LIMIT <= 2**30
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_weights_beyond_the_limit_of_a_file_are_in_several(
+    model: Path, tmp_path: Path, several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_files, "FILE_LIMIT", WEIGHTS // 4 if several else WEIGHTS)
+    path = tmp_path / "model.int4.onnx"
+    made = onnx_files.save_model(onnx_ir.load(model), path, external_data=True)
+    assert made[0] == (path.name, "model")
+    assert {role for _, role in made[1:]} == {"data"}
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(name for name, _ in made)
+    sizes = [(tmp_path / name).stat().st_size for name, _ in made[1:]]
+    assert len(sizes) == (4 if several else 1)
+    assert max(sizes) <= onnx_files.FILE_LIMIT
+    assert np.array_equal(run(path), run(model))
+    with open_onnx(path, "cpu", SIGNATURE) as runner:
+        assert np.array_equal(runner.run({"x": X})["y"], run(model))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from modelc.core import large_arrays
-from modelc.core.large_arrays import copy_array
+from modelc.core.errors import RunnerError
+from modelc.core.large_arrays import available_memory, check_memory, copy_array
 
 LARGE = np.arange(5 * 2**20, dtype=np.float32).reshape(5, -1)
 
@@ -44,3 +45,32 @@ def test_without_room_on_a_disk_a_copy_is_in_memory(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(large_arrays, "_MARGIN", 2**60)
     assert np.array_equal(copy_array(LARGE), LARGE)
     assert large_arrays.find_room(1) is None
+
+
+def test_more_memory_than_there_is_is_an_error_with_both_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(large_arrays, "available_memory", lambda: 2 * 10**9)
+    check_memory(2 * 10**9, "OpenVINO")
+    with pytest.raises(RunnerError, match=r"3\.00 GB.*2\.00 GB"):
+        check_memory(3 * 10**9, "OpenVINO")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux's /proc")
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_limit_of_a_control_group_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    free = available_memory()
+    assert free is not None
+    own = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    line = next(one for one in own if ("memory" in one.split(":")[1]) or one.startswith("0::"))
+    group = tmp_path / ("memory" if line.split(":")[1] else "") / line.split(":")[2].lstrip("/")
+    v1 = bool(line.split(":")[1])
+    if v1 is not (version == 1):
+        pytest.skip("this machine has the other version")
+    group.mkdir(parents=True, exist_ok=True)
+    (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(f"{5 * 10**7}\n")
+    (group / "memory.stat").write_text(f"cache 5\n{'total_rss' if v1 else 'anon'} {2 * 10**7}\n")
+    monkeypatch.setattr(large_arrays, "_GROUPS", str(tmp_path))
+    assert available_memory() == 3 * 10**7

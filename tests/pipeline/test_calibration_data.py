@@ -12,15 +12,22 @@ import pytest
 from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.core.errors import ErrorCode, UsageError
 from modelc.core.events import Event, Finished, Noted, ignore_events
+from modelc.core.signature import Signature
 from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
 from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.quantization import prepare_calibration, preview_calibration
 from modelc.pipeline.run_progress import Progress
+from modelc.validators.feeds import NamedFeed
 
 from ..reasons import has_code
 
 HELD_OUT = Path(__file__).parents[2] / "sample_models" / "digits_heldout.npz"
 BERT = ("ids:int64[batch=1..4,seq=2..16]{0..99}", "mask:int64[batch=1..4,seq=2..16]{0..1}")
+
+
+def judged(eager: EagerReference) -> tuple[Signature, list[NamedFeed]]:
+    """The inputs, and the feeds that artifacts are judged on."""
+    return eager.signature, [one.feed for one in eager.references]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +53,7 @@ def test_labelled_samples_are_used_and_the_labels_are_reported(
     told: list[Event] = []
     stage = Progress(tell=told.append, logs=tmp_path / "logs")
     options = CalibrationOptions(source=str(HELD_OUT), samples=100)
-    with prepare_calibration(options, digits, stage, root=tmp_path) as found:
+    with prepare_calibration(options, *judged(digits), stage, root=tmp_path) as found:
         assert {feed["x"].shape for feed in found} == {(1, 1, 8, 8)}
         assert (len(found), len(found.held_out)) == (100, 16)
         assert (tmp_path / found.record.source).resolve() == HELD_OUT.resolve()
@@ -62,7 +69,11 @@ def test_unscaled_samples_are_an_error_beside_a_sample(
     np.save(tmp_path / "raw.npy", raw)
     options = CalibrationOptions(source=str(tmp_path / "raw.npy"))
     with pytest.raises(UsageError, check=has_code(ErrorCode.SAMPLES_UNFIT, naming="0..255")):
-        prepare_calibration(options, digits, Progress(tell=ignore_events, logs=tmp_path / "logs"))
+        prepare_calibration(
+            options,
+            *judged(digits),
+            Progress(tell=ignore_events, logs=tmp_path / "logs"),
+        )
 
 
 def test_unscaled_samples_are_a_warning_without_a_sample(
@@ -74,7 +85,7 @@ def test_unscaled_samples_are_a_warning_without_a_sample(
     told: list[Event] = []
     stage = Progress(tell=told.append, logs=tmp_path / "logs")
     with prepare_calibration(
-        CalibrationOptions(source=str(tmp_path / "raw.npy")), opened(bare), stage
+        CalibrationOptions(source=str(tmp_path / "raw.npy")), *judged(opened(bare)), stage
     ):
         warned = [n.text for n in told if isinstance(n, Noted) and n.warning]
     assert len(warned) == 1
@@ -93,10 +104,14 @@ def test_a_loader_in_the_working_folder_is_imported(
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
     stage = Progress(tell=ignore_events, logs=tmp_path / "logs")
     options = CalibrationOptions(source="calib_digits_loader:loader", samples=32)
-    with prepare_calibration(options, digits, stage) as found:
+    with prepare_calibration(options, *judged(digits), stage) as found:
         assert (len(found), found.record.kind) == (32, "loader")
     with pytest.raises(UsageError, check=has_code(ErrorCode.NOT_FOUND, naming="'missing'")):
-        prepare_calibration(CalibrationOptions(source="calib_digits_loader:missing"), digits, stage)
+        prepare_calibration(
+            CalibrationOptions(source="calib_digits_loader:missing"),
+            *judged(digits),
+            stage,
+        )
 
 
 def test_random_samples_are_like_the_sample_and_repeat(
@@ -106,7 +121,7 @@ def test_random_samples_are_like_the_sample_and_repeat(
     records = []
     for seed in (0, 0, 1):
         options = CalibrationOptions(source="random", samples=40, seed=seed)
-        with prepare_calibration(options, digits, stage) as found:
+        with prepare_calibration(options, *judged(digits), stage) as found:
             records.append(found.record)
             assert found.report.inputs[0].total.low >= 0
             assert found.report.inputs[0].total.high <= 1

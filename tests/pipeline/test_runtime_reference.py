@@ -85,6 +85,48 @@ def make_difference(first: str = "a", second: str = "b") -> onnx.GraphProto:
     return helper.make_graph([node], "difference", ends, [_value("y", _FLOAT, ["n", 4])])
 
 
+def make_decoder(prompt: float = 1.0) -> onnx.GraphProto:
+    """Sums masked embeddings up to each token; `prompt` scales its logits without a past."""
+    node, past = helper.make_node, ("past_key_values.0.key", "past_key_values.0.value")
+    nodes = [
+        node("Gather", ["table", "input_ids"], ["rows"]),
+        node("Unsqueeze", ["rows", "middle"], ["new"]),
+        node("Concat", [past[0], "new"], ["present.0.key"], axis=2),
+        node("Concat", [past[1], "new"], ["present.0.value"], axis=2),
+        node("Cast", ["attention_mask"], ["shown"], to=_FLOAT),
+        node("Unsqueeze", ["shown", "outer"], ["wide"]),
+        node("Mul", ["present.0.value", "wide"], ["kept"]),
+        node("CumSum", ["kept", "along"], ["sums"]),
+        node("Shape", [past[0]], ["past shape"]),
+        node("Gather", ["past shape", "along"], ["start"]),
+        node("Slice", ["sums", "start", "end", "along"], ["ours"]),
+        node("Squeeze", ["ours", "middle"], ["flat"]),
+        node("MatMul", ["flat", "head"], ["raw"]),
+        node("Equal", ["start", "none"], ["is prompt"]),
+        node("Where", ["is prompt", "scale of prompt", "one"], ["factor"]),
+        node("Mul", ["raw", "factor"], ["logits"]),
+    ]
+    sizes = {"outer": [1, 3], "along": [2], "end": [10**6], "none": [0]}
+    weights = [
+        *_WEIGHTS, _constant("head", _RANDOM.standard_normal((16, 50)).astype("f")),
+        _constant("one", np.float32(1)), _constant("scale of prompt", np.float32(prompt)),
+        *(_constant(name, np.array(one)) for name, one in sizes.items()),
+    ]  # fmt: skip
+    given = [
+        _value("input_ids", TensorProto.INT64, ["batch", "sequence"]),
+        _value("attention_mask", TensorProto.INT64, ["batch", "total"]),
+        *(_value(name, _FLOAT, ["batch", 1, "past", 16]) for name in past),
+    ]
+    made = [
+        _value("logits", _FLOAT, ["batch", "sequence", 50]),
+        *(
+            _value(f"present.0.{one}", _FLOAT, ["batch", 1, "total", 16])
+            for one in ("key", "value")
+        ),
+    ]
+    return helper.make_graph(nodes, "decoder", given, made, weights)
+
+
 def judge(path: Path, against: Path, **more: object) -> Verdict:
     """The verdict on a file whose reference is another one."""
     return validate_file(path, Source(checkpoint=against), judging=_QUICK, **more)  # type: ignore[arg-type]
@@ -289,3 +331,22 @@ def test_what_modelc_made_and_someone_changed_is_not_its_own_reference(text: Pat
     with pytest.raises(UsageError) as raised:
         _order(made, out, "tensorrt")
     assert raised.value.code is ErrorCode.FILE_CHANGED
+
+
+@pytest.mark.parametrize(("prompt", "passes"), [(1.0, True), (1.5, False)])
+def test_a_decoder_is_judged_from_its_prompt_on(
+    tmp_path: Path, prompt: float, passes: bool
+) -> None:
+    reference = make_decoder()
+    path = _save(tmp_path / "reference.onnx", reference)
+    copy = make_decoder(prompt)
+    copy.initializer.remove(next(one for one in copy.initializer if one.name == "head"))
+    copy.initializer.append(next(one for one in reference.initializer if one.name == "head"))
+    verdict = judge(_save(tmp_path / "copy.onnx", copy, ir=9), path)
+    assert verdict.passed is passes
+    assert verdict.domain is not None
+    ids, mask, key, _ = verdict.domain.inputs
+    assert (ids.dims[1].low, ids.dims[1].high) == (1, 64)
+    assert (key.dims[2].low, key.dims[2].high) == (0, 64)
+    assert str(mask.dims[1]) == "total=past+sequence"
+    assert verdict.tokens is not None

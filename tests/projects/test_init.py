@@ -201,6 +201,9 @@ def test_a_hugging_face_folder_needs_no_factory(tmp_path: Path) -> None:
     assert table["models"]["bert-base"]["checkpoint"] == "bert.base"
     assert found.described[0].parameters == 6
     assert not edits(tmp_path)
+    written = (tmp_path / "modelc.toml").read_text(encoding="utf-8")
+    task = tomllib.loads(written.replace("# model-arg", "model-arg"))["models"]["bert-base"]
+    assert task["model-arg"] == ["task=text-generation-merged"]
 
 
 def test_several_checkpoints_have_names_of_their_own(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ OF_RUN = {
     "isolate",
     "sign-key",
 }  # of `modelc run` as a whole
-ALONE = {"part", "compose"}  # a model of several parts is converted by its own command
 OF_PROJECTS = {"precision", "depends"}  # what only a project needs: several precisions, a cache
-OTHERWISE = {*Precision, "tolerance", "meta"} - {"fp32"}  # `precision` says them; a table says it
+# `precision` says them; a table says it
+OTHERWISE = {*Precision, "tolerance", "meta", "part"} - {"fp32"}
 
 
 def options(command: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ EXPORT = options("export")
 
 
 def test_every_option_of_export_is_a_key_and_every_key_is_one() -> None:
-    own = set(EXPORT) - SHOWN - OF_RUN - OTHERWISE - ALONE
+    own = set(EXPORT) - SHOWN - OF_RUN - OTHERWISE
     engine = {key.name for key in ENGINE_KEYS}
     assert own == set(MODEL_KEYS) - engine - {"checkpoint", *OF_PROJECTS}
 

@@ -101,8 +101,8 @@ def test_every_key_is_described_in_its_place() -> None:
     top = SCHEMA["properties"]
     model = top["models"]["additionalProperties"]["properties"]
     assert {*RUN_KEYS, "defaults", "models", "tolerance", "ensembles"} == set(top)
-    assert set(model) == {*MODEL_KEYS, "gates", "tolerance", "meta"}
-    assert set(top["defaults"]["properties"]) == set(model) - {"checkpoint"}
+    assert set(model) == {*MODEL_KEYS, "gates", "tolerance", "meta", "parts"}
+    assert set(top["defaults"]["properties"]) == set(model) - {"checkpoint", "parts"}
     assert set(model["gates"]["properties"]) == set(GATE_KEYS)
     assert set(top["tolerance"]["properties"]) == set(LIMIT_KEYS)
     assert not [name for name, one in {**top, **model}.items() if not one["description"]]

@@ -10,10 +10,11 @@ from types import ModuleType
 
 import pytest
 
+from modelc.core.generation import TokenReport, TokenWay, WayKind
 from modelc.core.manifest import Manifest
 from modelc.core.verdict import ChannelVerdict
 
-from .records import render_html
+from .records import render_html, render_markdown
 
 VOID = {"meta", "br", "col", "hr"}
 OURS = {
@@ -179,6 +180,23 @@ def test_the_page_says_everything_that_the_manifest_holds(full: Manifest) -> Non
         "SQNR 9.1 dB < 15",
     )
     assert [text for text in wanted if text not in shown] == []
+
+
+def test_the_summary_has_the_figures_of_tokens(full: Manifest) -> None:
+    way = TokenWay(kind=WayKind.TEXT, tokens=4096, kl=0.01, kl_max=1, agreement=0.92, near=0.99)
+    tokens = TokenReport(
+        ways=(way,), source="held-out.txt", perplexity=7.5, eager_perplexity=7.50001, longest=128
+    )
+    limits = replace(full.verdicts[0].tolerance, max_kl=0.15, max_ppl_increase=0.15)
+    first = replace(full.verdicts[0], tokens=tokens, tolerance=limits)
+    judged = replace(full, verdicts=(first, *full.verdicts[1:]))
+    html, markdown = render_html(judged), render_markdown(judged)
+    summary = html.partition("<details>")[0]
+    for text in (summary, markdown.partition("<details>")[0]):
+        assert "4,096 of held-out.txt" in text
+        assert "92.0%" in text
+        assert "perplexity 7.5 (+0.0%)" in text
+    assert "KL 0.15 nats, perplexity +15%" in html
 
 
 def test_a_section_without_content_is_left_out(made: Callable[[str], Manifest]) -> None:

@@ -138,7 +138,11 @@ def _set(config: Any, *names: str, value: object) -> None:
     [
         (("model", "eos_token_id"), 3, "config"),
         (("model", "vocab_size"), 63, "config"),
+        (("model", "pad_token_id"), 3, "config"),
+        (("model", "context_length"), "64", "config"),
         (("search", "max_length"), 1000, "config"),
+        (("search", "max_length"), "5", "config"),
+        (("search",), [], "config"),
         (("model", "decoder", "head_size"), 4, "tensor-dims"),
         (("model", "decoder", "num_key_value_heads"), 2, "tensor-dims"),
         (("model", "decoder", "num_hidden_layers"), 2, "tensor-name"),

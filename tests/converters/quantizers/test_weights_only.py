@@ -16,11 +16,13 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from modelc.converters import onnx_model, openvino_ir
+from modelc.converters import onnx_model, openvino_ir, openvino_weights
+from modelc.converters.quantizers import nncf_weights
 from modelc.converters.quantizers.quantization_checks import NothingQuantizedError
 from modelc.converters.quantizers.quantizer_registry import quantizers_for
+from modelc.core import large_arrays
 from modelc.core.contract import Job, Quantized, QuantizeJob
-from modelc.core.errors import ConversionError
+from modelc.core.errors import ConversionError, RunnerError
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import WEIGHTS_ONLY, Precision
 from modelc.core.signature import merge_inputs
@@ -157,6 +159,14 @@ def test_weights_are_the_checkpoints(
     found = list(target.integer_weights(quantize(net, tmp_path, consumer, precision).path))
     assert len(found) == 3
     assert find_misrounded_weights(known, found) == ()
+    for one in found:
+        rows, whole = one.shape[0], one.read_all()
+        parts = [one.read_rows(row, min(row + 7, rows)) for row in range(0, rows, 7)]
+        assert np.array_equal(np.concatenate([part.values for part in parts]), whole.values)
+        assert np.array_equal(np.concatenate([part.radius for part in parts]), whole.radius)
+        assert [len(np.unique(part.blocks)) for part in parts[:1]] == [
+            len(np.unique(whole.blocks[:7]))
+        ]
     known["0.weight"][5, :] *= 1.5
     (text,) = find_misrounded_weights(known, found)
     assert "0.weight" in text
@@ -295,3 +305,31 @@ def test_a_loop_that_reads_a_constant_of_the_graph_is_compressed(
     path = quantize(net, tmp_path / "made", "openvino", precision).path
     first, last = unpack_openvino(path)
     np.testing.assert_allclose(run(path), X @ first @ last + 4, rtol=1e-4, atol=1e-4)
+
+
+@precisions
+def test_integers_in_files_give_the_same_ir(
+    net: FloatModel, tmp_path: Path, precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for least in (nncf_weights._LEAST_MAPPED, 1):
+        monkeypatch.setattr(nncf_weights, "_LEAST_MAPPED", least)
+        folder = tmp_path / str(least)
+        folder.mkdir()
+        path = quantize(net, folder, "openvino", precision).path
+        found.append(path.with_suffix(".bin").read_bytes())
+    assert found[0] == found[1]
+
+
+@precisions
+def test_an_ir_that_needs_more_memory_than_there_is_is_an_error(
+    net: FloatModel, tmp_path: Path, precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = quantize(net, tmp_path, "openvino", precision).path
+    weights = ROWS * WIDE + WIDE * WIDE + WIDE * OUT
+    monkeypatch.setattr(openvino_weights, "_LARGE", 0)
+    assert 0.8 * weights < openvino_weights.count_copied_bytes(path) < 1.4 * weights
+    monkeypatch.setattr(large_arrays, "available_memory", lambda: weights // 2)
+    with pytest.raises(RunnerError, match="memory") as caught:
+        openvino_ir.open_runner(path, "cpu", net.signature)
+    assert path.name in caught.value.message

@@ -93,7 +93,7 @@ def test_a_changed_manifest_is_signed_again_with_the_key(folder: Path) -> None:
     sign_record(folder, KEY)
     with keep_signature(folder, KEY, ignore_events):
         rewrite(folder)
-    assert is_signed_by(folder, KEY.public_key())
+    assert is_signed_by(folder / MANIFEST_FILE, KEY.public_key())
 
 
 def test_a_lost_signature_is_reported_without_the_key(folder: Path, events: list[Event]) -> None:
@@ -112,7 +112,7 @@ def test_an_unchanged_manifest_keeps_its_signature(folder: Path, events: list[Ev
     with keep_signature(folder, None, events.append):
         pass
     assert not events
-    assert is_signed_by(folder, KEY.public_key())
+    assert is_signed_by(folder / MANIFEST_FILE, KEY.public_key())
 
 
 @pytest.mark.parametrize("stranger", [True, False])
@@ -126,13 +126,13 @@ def test_a_manifest_that_the_key_did_not_sign_is_not_extended(
         keep_signature(folder, KEY, ignore_events),
     ):
         raise AssertionError("started")
-    assert not is_signed_by(folder, KEY.public_key())
+    assert not is_signed_by(folder / MANIFEST_FILE, KEY.public_key())
 
 
 def test_a_folder_that_is_judged_again_is_signed(folder: Path) -> None:
     with keep_signature(folder, KEY, ignore_events, judges_all=True):
         rewrite(folder)
-    assert is_signed_by(folder, KEY.public_key())
+    assert is_signed_by(folder / MANIFEST_FILE, KEY.public_key())
 
 
 def test_a_folder_that_is_judged_again_in_part_is_not_signed(
