@@ -240,34 +240,6 @@ def test_openvino_is_opened_so_that_it_rounds_no_activation(
     assert rounded < 60
 
 
-@precisions
-def test_integers_in_files_give_the_same_ir(
-    net: FloatModel, tmp_path: Path, precision: Precision, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = []
-    for least in (nncf_weights._LEAST_MAPPED, 1):
-        monkeypatch.setattr(nncf_weights, "_LEAST_MAPPED", least)
-        folder = tmp_path / str(least)
-        folder.mkdir()
-        path = quantize(net, folder, "openvino", precision).path
-        found.append(path.with_suffix(".bin").read_bytes())
-    assert found[0] == found[1]
-
-
-@precisions
-def test_an_ir_that_needs_more_memory_than_there_is_is_an_error(
-    net: FloatModel, tmp_path: Path, precision: Precision, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = quantize(net, tmp_path, "openvino", precision).path
-    weights = ROWS * WIDE + WIDE * WIDE + WIDE * OUT
-    monkeypatch.setattr(openvino_weights, "_LARGE", 0)
-    assert 0.8 * weights < openvino_weights.count_copied_bytes(path) < 1.4 * weights
-    monkeypatch.setattr(large_arrays, "available_memory", lambda: weights // 2)
-    with pytest.raises(RunnerError, match="memory") as caught:
-        openvino_ir.open_runner(path, "cpu", net.signature)
-    assert path.name in caught.value.message
-
-
 class Flattened(nn.Module):
     """A layer as those of GPT-2, which an ONNX has as Gemm between two Reshape."""
 
@@ -333,3 +305,31 @@ def test_a_loop_that_reads_a_constant_of_the_graph_is_compressed(
     path = quantize(net, tmp_path / "made", "openvino", precision).path
     first, last = unpack_openvino(path)
     np.testing.assert_allclose(run(path), X @ first @ last + 4, rtol=1e-4, atol=1e-4)
+
+
+@precisions
+def test_integers_in_files_give_the_same_ir(
+    net: FloatModel, tmp_path: Path, precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for least in (nncf_weights._LEAST_MAPPED, 1):
+        monkeypatch.setattr(nncf_weights, "_LEAST_MAPPED", least)
+        folder = tmp_path / str(least)
+        folder.mkdir()
+        path = quantize(net, folder, "openvino", precision).path
+        found.append(path.with_suffix(".bin").read_bytes())
+    assert found[0] == found[1]
+
+
+@precisions
+def test_an_ir_that_needs_more_memory_than_there_is_is_an_error(
+    net: FloatModel, tmp_path: Path, precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = quantize(net, tmp_path, "openvino", precision).path
+    weights = ROWS * WIDE + WIDE * WIDE + WIDE * OUT
+    monkeypatch.setattr(openvino_weights, "_LARGE", 0)
+    assert 0.8 * weights < openvino_weights.count_copied_bytes(path) < 1.4 * weights
+    monkeypatch.setattr(large_arrays, "available_memory", lambda: weights // 2)
+    with pytest.raises(RunnerError, match="memory") as caught:
+        openvino_ir.open_runner(path, "cpu", net.signature)
+    assert path.name in caught.value.message
