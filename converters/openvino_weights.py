@@ -117,9 +117,9 @@ def _evaluate(chain: Sequence[Any], first: int, last: int) -> IntegerWeights:
             continue
         other = _skip_conversions(node.input_value(1).get_node())
         if kind == "Subtract":
-            parts[0] = parts[0] - _matching_rows(other, chain[0], begin, end)
+            parts[0] = parts[0] - _select_rows(other, chain[0], begin, end)
         elif kind == "Multiply":
-            scales = _matching_rows(other, chain[0], begin, end)
+            scales = _select_rows(other, chain[0], begin, end)
             numbers = np.arange(scales.size, dtype=np.int32).reshape(scales.shape)
             shared: list[Array] = [np.abs(scales) * (0.5 if zeroed else 1.0), numbers]
             shape = parts[0].shape
@@ -134,7 +134,7 @@ def _evaluate(chain: Sequence[Any], first: int, last: int) -> IntegerWeights:
     return IntegerWeights(values=values, radius=radius, blocks=blocks, zeroed=zeroed)
 
 
-def _matching_rows(node: Any, integers: Any, first: int, last: int) -> Array:
+def _select_rows(node: Any, integers: Any, first: int, last: int) -> Array:
     """Return the scales or zero points of some rows of integers; a single row holds for all."""
     shape, other = tuple(node.get_output_shape(0)), tuple(integers.get_output_shape(0))
     by_row = len(shape) == len(other) and shape[0] == other[0]

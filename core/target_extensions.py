@@ -77,15 +77,6 @@ class SettingsChecked(Target, Protocol):
 
 
 @runtime_checkable
-class WeightCopying(Target, Protocol):
-    """A target whose runtime copies the weights of a model into memory before it runs it."""
-
-    def estimate_copies(self, weights: int, precision: Precision) -> int:
-        """Return the bytes of the copies of so many weights."""
-        ...
-
-
-@runtime_checkable
 class WideFloor(Target, Protocol):
     """A target whose kernels sum float32 in an order that errs more than other runtimes' do."""
 

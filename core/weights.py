@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .contract import Array, Target
+from .kinds import Precision
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,3 +108,12 @@ class QuantizedMatrix:
     def __deepcopy__(self, _: object) -> QuantizedMatrix:
         """Return itself: a copied module shares its integers."""
         return self
+
+
+@runtime_checkable
+class WeightCopying(Target, Protocol):
+    """A target whose runtime copies the weights of a model into memory before it runs it."""
+
+    def estimate_copies(self, weights: int, precision: Precision) -> int:
+        """Return the bytes of the copies of so many weights."""
+        ...

@@ -20,7 +20,8 @@ from ..core.manifest import Manifest
 from ..core.model_meta import ModelMeta
 from ..core.process import relax_gc
 from ..core.records import REJECTED_FOLDER, Artifact, Checkpoint, sha256_of, size_text
-from ..core.target_extensions import SettingsChecked, Stateful, WeightCopying
+from ..core.target_extensions import SettingsChecked, Stateful
+from ..core.weights import WeightCopying
 from .branch_coverage import update_branches
 from .build_step import build_above_one, build_step
 from .cache.result_store import DEFAULT_CACHE_LIMIT, RESULTS_FOLDER, ResultStore

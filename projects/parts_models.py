@@ -115,7 +115,7 @@ def build_parts(
         keys: the cache keys of the verdicts on the whole; none if nothing is reused.
         run_part: builds one part.
         call: calls a function of the pipeline in a child process.
-        tell: the event listener.
+        tell: called with each event.
 
     Raises:
         ModelcError: the checkpoint, a part or the user's function cannot be used.
@@ -131,7 +131,7 @@ def build_parts(
     manifests: dict[str, Manifest] = {}
     for part in plan.parts:
         one = replace(model, order=order_part(order, part), parts=None, gates=())
-        end = run_part(one, partial(_tell_of_part, part.name, tell))
+        end = run_part(one, partial(_send_event, part.name, tell))
         if end.manifest is None:
             return end
         ends[part.name], manifests[part.name] = end, end.manifest
@@ -161,8 +161,8 @@ def _restrict_steps(manifest: Manifest, model: ModelOrder) -> Manifest:
     )
 
 
-def _tell_of_part(part: str, tell: Tell, event: Event) -> None:
-    """Tell an event of a part, with its name."""
+def _send_event(part: str, tell: Tell, event: Event) -> None:
+    """Send an event of a part on, with its name."""
     match event:
         case Entered():
             tell(Entered(artifact=rename_step(part, event.artifact)))

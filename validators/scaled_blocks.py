@@ -134,12 +134,12 @@ def _is_rounded(computed: Array, matrix: IntegerMatrix) -> bool:
 class _BlockFit:
     """What blocks are of a weight, by number: factors, and shifts in half steps.
 
-    `reach` is how far rounding errors move a factor from 1 at most, `like` the correlation of each
+    `bound` is how far rounding errors move a factor from 1 at most, `like` the correlation of each
     block with the weight's, `least` the smallest error of a factor that counts.
     """
 
     factors: Array
-    reach: Array
+    bound: Array
     shifts: Array
     like: Array
     least: float
@@ -147,12 +147,12 @@ class _BlockFit:
     @property
     def off(self) -> Array:
         """Which blocks are scaled or shifted."""
-        return self.scaled(self.least) | (abs(self.shifts) > _SHIFT)
+        return self.find_scaled(self.least) | (abs(self.shifts) > _SHIFT)
 
-    def scaled(self, least: float) -> Array:
+    def find_scaled(self, least: float) -> Array:
         """Which blocks have a factor that is off by more than this, and than errors explain."""
         gap = abs(self.factors - 1)
-        found: Array = (gap > least) & (gap > self.reach)
+        found: Array = (gap > least) & (gap > self.bound)
         return found
 
 
@@ -169,7 +169,7 @@ def _fit_blocks(meant: Array, matrix: IntegerWeights) -> _BlockFit | None:
     fits = [_fit_plain(plain, values, half, blocks)]
     if fits[0].off.any():
         fits += [_fit_lines(plain, values, half, blocks, axes) for axes in _LINES]
-    best = min(fits, key=lambda one: int(one.scaled(_COMMON).sum()))
+    best = min(fits, key=lambda one: int(one.find_scaled(_COMMON).sum()))
     unlike = (
         np.median(best.like) < _ALIKE or best.off.mean() > _MANY or len(best.off) < _LEAST_BLOCKS
     )
@@ -195,7 +195,7 @@ def _fit_lines(
             scaled = scaled * _factors_of_lines(scaled * keep, values * keep, blocks, axis)
         return _fit_plain(scaled, values, half, blocks, least=_LEAST_BESIDE_LINES)
 
-    return fit(~fit(np.ones(plain.shape, bool)).scaled(_LEAST)[blocks])
+    return fit(~fit(np.ones(plain.shape, bool)).find_scaled(_LEAST)[blocks])
 
 
 def _factors_of_lines(plain: Array, values: Array, blocks: Array, axis: int) -> Array:
@@ -234,7 +234,7 @@ def _fit_plain(
     noise = np.sqrt(np.maximum(size - factors**2 * power, 0) / count)
     fit = _BlockFit(
         factors=factors,
-        reach=np.maximum(_SIGMAS * noise * np.sqrt(alive), half * total(np.abs(plain))) / alive,
+        bound=np.maximum(_SIGMAS * noise * np.sqrt(alive), half * total(np.abs(plain))) / alive,
         shifts=total(values - plain) / count / half,
         like=np.where(power > _TINY, both / np.sqrt(np.maximum(power * size, _TINY)), 1.0),
         least=least,
@@ -247,12 +247,12 @@ def _fit_plain(
         for block in np.flatnonzero(doubtful):
             own = order[starts[block] : starts[block + 1]]
             found = _fit_robustly(plain.reshape(-1)[own], values.reshape(-1)[own], half[block])
-            fit.factors[block], fit.reach[block], fit.shifts[block] = found
+            fit.factors[block], fit.bound[block], fit.shifts[block] = found
     return fit
 
 
 def _fit_robustly(plain: Array, values: Array, half: float) -> tuple[float, float, float]:
-    """Return the factor of one block, its reach, and the shift (0 if errors explain it).
+    """Return the factor of one block, its bound, and the shift (0 if errors explain it).
 
     Weights at the ends of the grid do not count: they may be clipped.
     """
@@ -265,12 +265,12 @@ def _fit_robustly(plain: Array, values: Array, half: float) -> tuple[float, floa
         return 1.0, 0.0, 0.0
     factor = float((plain * values).sum()) / power
     noise = float(np.sqrt(np.mean((values - factor * plain) ** 2)))
-    reach = max(_SIGMAS * noise * math.sqrt(power), half * float(np.abs(plain).sum())) / power
+    bound = max(_SIGMAS * noise * math.sqrt(power), half * float(np.abs(plain).sum())) / power
     moved = (values - plain) / half
     shift = float(np.median(moved))
     spread = _NORMAL * float(np.median(np.abs(moved - shift)))
     sure = abs(shift) > _SIGMAS * _MEDIAN_SIGMAS * spread / math.sqrt(plain.size)
-    return factor, reach, shift if sure else 0.0
+    return factor, bound, shift if sure else 0.0
 
 
 def _describe_off(fit: _BlockFit, blocks: Array, row: int, *, turned: bool) -> str:
@@ -279,7 +279,7 @@ def _describe_off(fit: _BlockFit, blocks: Array, row: int, *, turned: bool) -> s
 
     if not fit.off.any():
         return ""
-    scaled = fit.scaled(fit.least)
+    scaled = fit.find_scaled(fit.least)
     numbers = np.flatnonzero(scaled if scaled.any() else fit.off)
     first = _describe_block(int(numbers[0]), blocks, row, turned=turned)
     what = "scale" if scaled.any() else "zero point"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -133,7 +134,7 @@ def test_a_zero_point_off_by_one_is_found() -> None:
     made = round_blocks(WEIGHT)
     made.zeros[5, 2] += 1
     (text,) = find_scaled_blocks(KNOWN, [made.matrix()])
-    assert "zero point of block 22" in text
+    assert re.search(r"zero point\b.*\b22\b", text)
 
 
 def test_a_block_of_a_transposed_weight_has_the_place_in_the_weight() -> None:
