@@ -69,7 +69,7 @@ def unflatten(
         CheckpointError: parts are missing, or torchao does not know their form.
     """
     import_torchao(str(path))
-    from torchao.prototype.safetensors import (  # type: ignore[import-not-found,unused-ignore]
+    from torchao.prototype.safetensors import (
         safetensors_support,
     )
 

@@ -63,8 +63,8 @@ class TestWithTorchao:
         """Return a function that quantizes a module in place, by the name of a scheme."""
         pytest.importorskip("torchao")
         torch_file.import_torchao("a test")
-        from torchao import quantization  # type: ignore[import-not-found,unused-ignore]
-        from torchao.quantization.granularity import (  # type: ignore[import-not-found,unused-ignore]
+        from torchao import quantization
+        from torchao.quantization.granularity import (
             PerGroup,
         )
 
