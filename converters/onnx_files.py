@@ -48,14 +48,17 @@ def save_model(
 
     found = [value.const_value for value in model.graph.initializers.values()]
     apart = any(isinstance(tensor, onnx_ir.ExternalTensor) for tensor in found)
-    large = sum(tensor.nbytes for tensor in found if tensor is not None) > PROTOBUF_LIMIT
-    external = f"{path.name}.data" if external_data or large or apart else None
-    most = None if external is None else FILE_LIMIT
+    total = sum(tensor.nbytes for tensor in found if tensor is not None)
+    external = f"{path.name}.data" if external_data or total > PROTOBUF_LIMIT or apart else None
+    most = FILE_LIMIT if external is not None and total > FILE_LIMIT else None
     call_framework(
         "the ONNX writer",
         lambda: onnx_ir.save(model, path, external_data=external, max_shard_size_bytes=most),
     )
-    beside = [] if external is None else list_model_files(path)[1:]
+    if most is not None:
+        beside = list(list_model_files(path)[1:])
+    else:
+        beside = [one for one in [path.with_name(external or "")] if external and one.exists()]
     return ((path.name, "model"), *((file.name, "data") for file in beside))
 
 

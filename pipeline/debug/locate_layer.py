@@ -253,7 +253,9 @@ def _module_of(layers: LayerComparer, culprit: Culprit) -> str:
 
     A tool that edits a file adds such nodes, as between a decoder's cache and the layer of it.
     """
-    foreign = not any(node.module or node.kind or node.source for node in culprit.nodes)
+    foreign = not any(
+        node.module or node.kind or node.source or node.inside for node in culprit.nodes
+    )
     alone = foreign and layers.scoped and not culprit.module
     return layers.scope_of(culprit.tensor) if alone else culprit.module
 

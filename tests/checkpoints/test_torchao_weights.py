@@ -40,8 +40,13 @@ def test_a_file_of_torchao_needs_torchao(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, "torchao", raising=False)
     monkeypatch.setattr(torch_file, "find_spec", lambda _: None)
 
-    with pytest.raises(MissingError) as caught:
-        torch_file.read_torch_file(path, may_allow=True)
+    known = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()  # torchao may be imported already
+    try:
+        with pytest.raises(MissingError) as caught:
+            torch_file.read_torch_file(path, may_allow=True)
+    finally:
+        torch.serialization.add_safe_globals(known)
 
     assert "torchao" in str(caught.value.hint)
 
