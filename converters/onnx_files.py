@@ -56,10 +56,10 @@ def save_model(
         lambda: onnx_ir.save(model, path, external_data=external, max_shard_size_bytes=most),
     )
     if most is not None:
-        beside = list(list_model_files(path)[1:])
-    else:
-        beside = [one for one in [path.with_name(external or "")] if external and one.exists()]
-    return ((path.name, "model"), *((file.name, "data") for file in beside))
+        return ((path.name, "model"), *((one.name, "data") for one in list_model_files(path)[1:]))
+    if external is not None and path.with_name(external).exists():
+        return ((path.name, "model"), (external, "data"))
+    return ((path.name, "model"),)
 
 
 def check_model(path: Path) -> None:
