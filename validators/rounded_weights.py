@@ -50,13 +50,9 @@ def find_misrounded_weights(
         rounded: the artifact's integer weights, read once.
         computed: tests whether eager itself computes such a matrix from its weights.
     """
-    by_size: dict[int, list[str]] = {}
-    for name, array in weights.items():
-        by_size.setdefault(array.size, []).append(name)
     found = []
-    for matrix in rounded:
-        alike = {name: weights[name] for name in by_size.get(math.prod(matrix.shape), ())}
-        if not alike or any(_is_rounded(weight, matrix) for weight in alike.values()):
+    for matrix, alike in match_sizes(weights, rounded):
+        if any(_is_rounded(weight, matrix) for weight in alike.values()):
             continue
         text = _describe_misrounded(alike, matrix.read_all())
         if text and not computed(lambda other, own=matrix: _is_rounded(other, own)):  # type: ignore[misc]
@@ -67,19 +63,32 @@ def find_misrounded_weights(
 def _describe_misrounded(weights: Mapping[str, Array], matrix: IntegerWeights) -> str:
     """Describe how a matrix differs from the weight that it is like; empty if it is like none."""
     for name, array in weights.items():
-        for meant in _orientations(array, matrix.values.shape):
+        for meant, _ in list_orientations(array, matrix.values.shape):
             found = _find_fault(meant, matrix)
             if found is not None:
                 return f"the weight {name} is not the checkpoint's: {found}"
     return ""
 
 
-def _orientations(weight: Array, shape: tuple[int, ...]) -> Iterator[Array]:
-    """Yield the weight, and a matrix also transposed, where they have the shape."""
+def match_sizes(
+    weights: Mapping[str, Array], rounded: Iterable[IntegerMatrix]
+) -> Iterator[tuple[IntegerMatrix, dict[str, Array]]]:
+    """Yield each matrix with the weights of as many elements; those without any are left out."""
+    by_size: dict[int, list[str]] = {}
+    for name, array in weights.items():
+        by_size.setdefault(array.size, []).append(name)
+    for matrix in rounded:
+        names = by_size.get(math.prod(matrix.shape), ())
+        if names:
+            yield matrix, {name: weights[name] for name in names}
+
+
+def list_orientations(weight: Array, shape: tuple[int, ...]) -> Iterator[tuple[Array, bool]]:
+    """Yield the weight, and a matrix also transposed (true), where they have the shape."""
     if weight.shape == shape:
-        yield weight
+        yield weight, False
     if weight.ndim == _MATRIX and weight.T.shape == shape:
-        yield weight.T
+        yield weight.T, True
 
 
 def _is_rounded(weight: Array, matrix: IntegerMatrix) -> bool:
@@ -96,7 +105,7 @@ def _is_rounded(weight: Array, matrix: IntegerMatrix) -> bool:
             not _is_beyond(meant[first:last], matrix.read_rows(first, last)).any()
             for first, last in parts
         )
-        for meant in _orientations(weight, matrix.shape)
+        for meant, _ in list_orientations(weight, matrix.shape)
     )
 
 

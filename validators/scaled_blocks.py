@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from ..core.contract import Array
 from ..core.weights import IntegerMatrix, IntegerWeights
 from .model_identity import ComputedTest
+from .rounded_weights import list_orientations, match_sizes
 
 _LEAST, _SIGMAS = 0.15, 6.0  # of a factor; see above
 _LEAST_BESIDE_LINES = 0.25  # where factors of rows and columns are estimated too
@@ -40,7 +41,6 @@ _LINES = (
     (1,),
     (0, 1) * 5,
 )  # axes across which lines have factors; the last beside each other
-_MATRIX = 2
 _PORTION = 1 << 23  # weights that are compared at once
 _TINY = 1e-30
 
@@ -60,24 +60,12 @@ def find_scaled_blocks(
         rounded: the artifact's integer weights, read once.
         computed: tests whether eager itself computes such a matrix from its weights.
     """
-    by_size: dict[int, list[str]] = {}
-    for name, array in weights.items():
-        by_size.setdefault(array.size, []).append(name)
     found = []
-    for matrix in rounded:
-        alike = {name: weights[name] for name in by_size.get(math.prod(matrix.shape), ())}
-        text = _describe_matrix(alike, matrix) if alike else ""
+    for matrix, alike in match_sizes(weights, rounded):
+        text = _describe_matrix(alike, matrix)
         if text and not computed(lambda other, own=matrix: _is_rounded(other, own)):  # type: ignore[misc]
             found.append(text)
     return tuple(found)
-
-
-def _orientations(weight: Array, shape: tuple[int, ...]) -> Iterator[tuple[Array, bool]]:
-    """Yield the weight, and a matrix also transposed, where they have the shape."""
-    if weight.shape == shape:
-        yield weight, False
-    if weight.ndim == _MATRIX and weight.T.shape == shape:
-        yield weight.T, True
 
 
 def _read_portions(matrix: IntegerMatrix) -> Iterator[tuple[int, IntegerWeights]]:
@@ -108,7 +96,7 @@ def _describe_matrix(weights: Mapping[str, Array], matrix: IntegerMatrix) -> str
     for first, part in _read_portions(matrix):
         faults = []
         for name, array in weights.items():
-            for meant, turned in _orientations(array, matrix.shape):
+            for meant, turned in list_orientations(array, matrix.shape):
                 found = _fit_blocks(meant[first : first + len(part.values)], part)
                 if found is not None:
                     text = _describe_off(found, part.blocks, first, turned=turned)
@@ -120,7 +108,7 @@ def _describe_matrix(weights: Mapping[str, Array], matrix: IntegerMatrix) -> str
 
 def _is_rounded(computed: Array, matrix: IntegerMatrix) -> bool:
     """Whether the matrix is this tensor, rounded by any method."""
-    for meant, _ in _orientations(computed, matrix.shape):
+    for meant, _ in list_orientations(computed, matrix.shape):
         parts = (
             _fit_blocks(meant[first : first + len(part.values)], part)
             for first, part in _read_portions(matrix)
