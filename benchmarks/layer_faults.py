@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -25,16 +24,13 @@ from modelc.core.kinds import ReasonCode
 from modelc.core.target_extensions import Probed
 from modelc.pipeline.debug.locate_layer import SuspectArtifact, locate_layer
 from modelc.pipeline.judge_case import Candidate
-from modelc.pipeline.manifest_file import read_manifest
-from modelc.pipeline.recorded_run import Moved
-from modelc.pipeline.reopen import RecordedRequests, find_recorded_run
-from modelc.pipeline.run_progress import Progress, temporary_logs
+from modelc.pipeline.reopen import RecordedRequests
 from modelc.pipeline.token_judge import check_tokens
 from modelc.pipeline.verdict_rules import judge_file
 from modelc.pipeline.worst_feed import add_feed, find_worst_feed, read_feed
 
 from . import token_faults
-from .token_faults import FAULTS
+from .token_faults import FAULTS, edit_tensor, list_products, open_requests
 
 Plant: TypeAlias = Callable[[Any], None]
 _FIRST = r"(layers|h|block)\.0\b"  # the first layer's modules
@@ -43,45 +39,32 @@ _WHOLE = (
     r"^\(model\)$|^model(\.\w+)?(\.decoder|\.transformer)?$"  # code of the decoder's own forward
 )
 _CROSS = 4  # the product with the query of layer 0 to the encoder
-_PRODUCTS = ("MatMul", "MatMulNBits", "Gemm")
-
-
-def _products(model: Any) -> list[tuple[Any, dict[str, Any]]]:
-    known = {one.name: one for one in model.graph.initializer}
-    return [
-        (node, known)
-        for node in model.graph.node
-        if node.op_type in _PRODUCTS and node.input[1] in known
-    ]
 
 
 def _swap_heads_of(place: int, model: Any) -> None:
     """Exchange the first two heads of 16 columns of a product with weights."""
-    import onnx.numpy_helper
-
-    node, known = _products(model)[place]
+    node, known = list(list_products(model))[place]
     if node.op_type == "MatMulNBits":
         raise LookupError("packed")
     encoder = any(".encoder." in one.name for one in model.graph.input)
     if place == _CROSS and not encoder:
         raise LookupError("no encoder")
     tensor = known[node.input[1]]
-    array = onnx.numpy_helper.to_array(tensor)
-    order = [*range(16, 32), *range(16), *range(32, array.shape[1])]
-    tensor.CopyFrom(onnx.numpy_helper.from_array(array[:, order], tensor.name))
+    order = [*range(16, 32), *range(16), *range(32, tensor.dims[1])]
+    edit_tensor(tensor, lambda array: array[:, order])
 
 
 def _scale_block_of(place: int, model: Any) -> None:
     """Double the scale of the block 5 of a packed product."""
-    import onnx.numpy_helper
-
-    node, known = _products(model)[place]
+    node, known = list(list_products(model))[place]
     if node.op_type != "MatMulNBits":
         raise LookupError("no blocks")
-    tensor = known[node.input[2]]
-    array = onnx.numpy_helper.to_array(tensor).copy()
-    array.reshape(-1)[5] *= 2
-    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+
+    def change(array: Any) -> Any:
+        array.reshape(-1)[5] *= 2
+        return array
+
+    edit_tensor(known[node.input[2]], change)
 
 
 def _renamed(plant: Plant, model: Any, *, layer: int) -> None:
@@ -147,14 +130,11 @@ def _freeze_positions(model: Any) -> None:
 
 
 def _edit_constants(change: Callable[[Any], Any], fits: Callable[[Any], bool], model: Any) -> None:
-    import onnx.numpy_helper
-
     found = [one for one in model.graph.initializer if fits(one)]
     if not found:
         raise LookupError("no such constant")
     for tensor in found:
-        array = change(onnx.numpy_helper.to_array(tensor).copy())
-        tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(array), tensor.name))
+        edit_tensor(tensor, lambda array: np.asarray(change(array)))
 
 
 def _ignore_window(model: Any) -> None:
@@ -225,14 +205,8 @@ def judge_folder(folder: Path, names: tuple[str, ...], faults: list[str]) -> Ite
     """Judge copies of the ONNX artifacts of a folder with one fault each."""
     import onnx
 
-    manifest = read_manifest(folder)
-    assert manifest is not None
-    with temporary_logs() as logs, tempfile.TemporaryDirectory() as place:
-        progress = Progress(tell=lambda _: None, logs=logs)
-        run = find_recorded_run(manifest, folder, Moved(), None)
-        eager = run.open_eager(run.read_checkpoint(progress), progress)
-        requests = RecordedRequests(run=run, eager=eager, progress=progress, settings={})
-        for artifact in (one for one in manifest.artifacts if one.name in names):
+    with open_requests(folder) as (requests, place):
+        for artifact in (one for one in requests.run.manifest.artifacts if one.name in names):
             candidate = requests.candidate_of(artifact)
             for beside in candidate.path.parent.glob("*.debug.json"):
                 shutil.copy(beside, place)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def freeze_positions(model: Any) -> None:
     feed_through(model, "position_ids", nodes)
 
 
-def _first_products(model: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+def list_products(model: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Yield products with weights, in order, with the initializers by name."""
     known = {one.name: one for one in model.graph.initializer}
     for node in model.graph.node:
@@ -128,7 +129,8 @@ def _first_products(model: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
             yield node, known
 
 
-def _edit(tensor: Any, change: Callable[[Any], Any]) -> None:
+def edit_tensor(tensor: Any, change: Callable[[Any], Any]) -> None:
+    """Replace the values of a tensor by those that `change` makes of a copy."""
     import onnx.numpy_helper
 
     array = change(onnx.numpy_helper.to_array(tensor).copy())
@@ -137,7 +139,7 @@ def _edit(tensor: Any, change: Callable[[Any], Any]) -> None:
 
 def swap_heads(model: Any) -> None:
     """Exchange the first two query heads of layer 0."""
-    node, known = next(_first_products(model))
+    node, known = next(list_products(model))
     packed = node.op_type == "MatMulNBits"
     count = known[node.input[1]].dims[0 if packed else 1]
 
@@ -147,12 +149,12 @@ def swap_heads(model: Any) -> None:
         return rows[order].reshape(array.shape) if packed else rows[order].T.copy()
 
     for name in [one for one in node.input[1:] if one in known]:
-        _edit(known[name], swap)
+        edit_tensor(known[name], swap)
 
 
 def double_scale(model: Any) -> None:
     """Double the scale of one block of the first product."""
-    node, known = next(_first_products(model))
+    node, known = next(list_products(model))
     if node.op_type != "MatMulNBits":
         raise LookupError("no blocks")
 
@@ -160,22 +162,22 @@ def double_scale(model: Any) -> None:
         array.reshape(-1)[0] *= 2
         return array
 
-    _edit(known[node.input[2]], change)
+    edit_tensor(known[node.input[2]], change)
 
 
 def _edit_products(model: Any, place: int, change: Callable[[Any], Any]) -> None:
     """Change an input of all products with integer weights."""
-    found = [(node, known) for node, known in _first_products(model)]
+    found = [(node, known) for node, known in list_products(model)]
     packed = [(node, known) for node, known in found if node.op_type == "MatMulNBits"]
     if not packed:
         raise LookupError("no integer weights")
     for node, known in packed:
-        _edit(known[node.input[place]], change)
+        edit_tensor(known[node.input[place]], change)
 
 
 def drop_bits(model: Any) -> None:
     """Clear the lowest bit of each 4-bit weight: 3 bits are left."""
-    node, _ = next(_first_products(model))
+    node, _ = next(list_products(model))
     bits = next((one.i for one in node.attribute if one.name == "bits"), 0)
     if bits != 4:  # noqa: PLR2004 - the bits of int4
         raise LookupError("no weights of 4 bits")
@@ -205,20 +207,26 @@ FAULTS: dict[str, Callable[[Any], None]] = {
 }
 
 
-def judge_faults(
-    folder: Path, names: tuple[str, ...], others: dict[str, Path]
-) -> Iterator[tuple[str, ...]]:
-    """Judge copies of each ONNX artifact with one fault each, and other files, by artifact."""
-    import onnx
-
+@contextmanager
+def open_requests(folder: Path) -> Iterator[tuple[RecordedRequests, str]]:
+    """Open eager of an output folder, to judge copies of its artifacts in a temporary folder."""
     manifest = read_manifest(folder)
     assert manifest is not None
     with temporary_logs() as logs, tempfile.TemporaryDirectory() as place:
         progress = Progress(tell=lambda _: None, logs=logs)
         run = find_recorded_run(manifest, folder, Moved(), None)
         eager = run.open_eager(run.read_checkpoint(progress), progress)
-        requests = RecordedRequests(run=run, eager=eager, progress=progress, settings={})
-        for artifact in (one for one in manifest.artifacts if one.name in names):
+        yield RecordedRequests(run=run, eager=eager, progress=progress, settings={}), place
+
+
+def judge_faults(
+    folder: Path, names: tuple[str, ...], others: dict[str, Path]
+) -> Iterator[tuple[str, ...]]:
+    """Judge copies of each ONNX artifact with one fault each, and other files, by artifact."""
+    import onnx
+
+    with open_requests(folder) as (requests, place):
+        for artifact in (one for one in requests.run.manifest.artifacts if one.name in names):
             candidate = requests.candidate_of(artifact)
             for name, plant in FAULTS.items():
                 model = onnx.load(candidate.path)
