@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -61,7 +62,8 @@ def pack(
     if request.kind.name not in ("ovms", "kserve"):
         refuse(given, ("storage-uri",), where, "leave it out")
     generates = request.kind.name in (ONNXRUNTIME_GENAI, OPENVINO_GENAI)
-    refuse(given, _OF_SERVERS if generates else ("checkpoint",), where, "leave it out")
+    refuse(given, () if generates else ("checkpoint",), where, "leave it out")
+    refuse(given, _OF_SERVERS if generates or request.kind.joins else (), where, "leave it out")
     _pack(request, read_record(CallOptions, given))
 
 
@@ -123,10 +125,14 @@ def _make_request(paths: list[Path], given: Given) -> PackRequest:
     kind = kind_named(choice.to)
     folders: list[ModelFolder] = []
     ensembles: list[EnsembleSpec] = []
+    together = kind.joins and len(paths) > 1
     for path in paths:
-        found, joined = _open_path(path, choice.name, read_record(FileOptions, given).checkpoint)
+        name = None if together else choice.name
+        found, joined = _open_path(path, name, read_record(FileOptions, given).checkpoint)
         folders += found
         ensembles += joined
+    if together:
+        folders = _join_folders(folders, choice.name)
     return PackRequest(
         folders=tuple(folders),
         repository=choice.repository,
@@ -156,7 +162,8 @@ def _open_path(
     path: Path, name: str | None, checkpoint: Path | None
 ) -> tuple[tuple[ModelFolder, ...], tuple[EnsembleSpec, ...]]:
     """Return the output folders of a path, and the ensembles if it is a project."""
-    from ..serving.pick_artifacts import ModelFolder, check_served_name
+    from ..pipeline.parts.parts_file import has_parts
+    from ..serving.pick_artifacts import ModelFolder, check_served_name, list_part_folders
 
     if path.suffix != ".toml" and path.is_file():
         beside = (path.parent / "manifest.json").is_file()
@@ -176,10 +183,21 @@ def _open_path(
         )  # fmt: skip
     if path.suffix != ".toml" or not path.is_file():
         served = check_served_name(name or path.resolve().name)
+        if has_parts(path):
+            return tuple(list_part_folders(path, served)), ()
         return (ModelFolder(name=served, folder=path, checkpoint=checkpoint),), ()
+    return _open_project(path, name, checkpoint)
+
+
+def _open_project(
+    path: Path, name: str | None, checkpoint: Path | None
+) -> tuple[tuple[ModelFolder, ...], tuple[EnsembleSpec, ...]]:
+    """Return the output folders of a project, and its ensembles."""
     from ..pipeline.manifest_file import MANIFEST_FILE
+    from ..pipeline.parts.parts_file import has_parts
     from ..projects.project_reader import read_project
     from ..projects.setting_layers import resolve_settings
+    from ..serving.pick_artifacts import ModelFolder, list_part_folders
     from .run_options import collect_overrides
 
     for option, value in (("name", name), ("checkpoint", checkpoint)):
@@ -190,14 +208,37 @@ def _open_path(
             )  # fmt: skip
     settings = resolve_settings(read_project(path), collect_overrides(None))
     out = settings.run.out
-    made = [one.name for one in settings.models if (out / one.name / MANIFEST_FILE).is_file()]
+    made = [
+        one.name
+        for one in settings.models
+        if (out / one.name / MANIFEST_FILE).is_file() or has_parts(out / one.name)
+    ]
     if not made:
         raise UsageError(
             f"no model of {path} has an output folder",
             hint=f"run modelc run -f {path}", code=ErrorCode.NO_MANIFEST,
         )  # fmt: skip
-    folders = tuple(ModelFolder(name=one, folder=out / one) for one in made)
-    return folders, settings.project.ensembles
+    folders: list[ModelFolder] = []
+    for one in made:
+        parts = list_part_folders(out / one, one) if has_parts(out / one) else ()
+        folders += [*parts] or [ModelFolder(name=one, folder=out / one)]
+    return tuple(folders), settings.project.ensembles
+
+
+def _join_folders(folders: list[ModelFolder], name: str | None) -> list[ModelFolder]:
+    """Return the folders as models that run together.
+
+    Raises:
+        UsageError: they have no name together.
+    """
+    if name is None:
+        raise UsageError(
+            f"{len(folders)} models become one folder, which has no name",
+            hint=Hint("name it: ", Option("name", "NAME")),
+            option="name",
+            code=ErrorCode.INVALID_VALUE,
+        )
+    return [replace(one, group=name) for one in folders]
 
 
 def _check(paths: list[Path], choice: PackChoice, given: Given) -> None:

@@ -47,6 +47,7 @@ def export_onnx(job: Job, opset: int) -> tuple[onnx_ir.Model, CapturedProgram]:
         model = _export_with_dynamo(job, opset, captured.program)
     else:
         model = _export_torchscript(job, opset, captured.module)
+        share_transposed_weights(model)
     name_padded_axes(model)
     rewrite_int64_comparisons(model, job.signature)
     rewrite_whole_pools(model, job.signature)
@@ -161,6 +162,69 @@ def _name_outputs(model: onnx_ir.Model, names: Sequence[str]) -> None:
         node.outputs[0].type = value.type
         graph.append(node)
         graph.outputs[index] = node.outputs[0]
+
+
+_WORTH_SHARING = 2**18  # bytes of a weight below which a second copy costs less than a node
+
+
+def share_transposed_weights(model: onnx_ir.Model) -> None:
+    """Compute weights that are the transpose of another one from that, so each is stored once.
+
+    The TorchScript exporter folds the transpose of a Linear's weight: a tied embedding is then
+    there twice.
+    """
+    stored: dict[tuple[int, ...], list[onnx_ir.Value]] = {}
+    for value in list(model.graph.initializers.values()):
+        tensor = value.const_value
+        if tensor is None or len(tensor.shape) != 2 or tensor.nbytes < _WORTH_SHARING:  # noqa: PLR2004
+            continue
+        size = tuple(tensor.shape.numpy())
+        others = stored.setdefault(size[::-1], [])
+        twin = next((one for one in others if _is_transpose(one, value)), None)
+        if twin is None:
+            stored.setdefault(size, []).append(value)
+        elif _feeds_products(value):
+            _compute_by_transpose(model.graph, value, twin)
+        elif _feeds_products(twin):
+            _compute_by_transpose(model.graph, twin, value)
+            others.remove(twin)
+            stored.setdefault(size, []).append(value)
+
+
+def _is_transpose(one: onnx_ir.Value, other: onnx_ir.Value) -> bool:
+    """Whether the values are those of the other with rows and columns exchanged, bit by bit."""
+    import numpy as np
+
+    if one.const_value is None or other.const_value is None or one.dtype != other.dtype:
+        return False
+    first, second = one.const_value.numpy(), other.const_value.numpy().T
+    bits = f"u{first.itemsize}"  # NaN is equal to itself as an integer
+    return all(
+        np.array_equal(row.view(bits), again.view(bits))
+        for row, again in zip(first, second, strict=True)
+    )
+
+
+def _feeds_products(value: onnx_ir.Value) -> bool:
+    """Whether products alone read it: only they can take a transpose without a copy at each run."""
+    uses = value.uses()
+    return bool(uses) and all(
+        use.node.op_type in {"MatMul", "Gemm"} and use.idx == 1 for use in uses
+    )
+
+
+def _compute_by_transpose(
+    graph: onnx_ir.Graph, value: onnx_ir.Value, source: onnx_ir.Value
+) -> None:
+    """Replace an initializer by the transpose of another one."""
+    import onnx_ir
+
+    node = onnx_ir.node("Transpose", [source], {"perm": [1, 0]})
+    made = node.outputs[0]
+    made.name, made.shape, made.type = f"{value.name}::transpose", value.shape, value.type
+    value.replace_all_uses_with(made)
+    graph.insert_before(graph[0], node)
+    graph.initializers.pop(str(value.name))
 
 
 def _locate_node(error: BaseException, scope: str) -> ModelLocation:

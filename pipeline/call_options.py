@@ -191,7 +191,7 @@ class PackChoice:
     """What `modelc pack` writes or checks."""
 
     to: str | None = option(
-        None, "to", "Kind of repository: triton, ovms, kserve, mlflow, onnxruntime-genai or "
+        None, "to", "Kind of repository: triton, ovms, kserve, mlflow, onnx, onnxruntime-genai or "
         "openvino-genai; with --check, by default as its content says.",
         Panel.OUTPUT, commands=On.PACK, key=False, metavar="KIND")
     repository: Path | None = option(

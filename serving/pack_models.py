@@ -84,6 +84,8 @@ def pack_models(
         found = pick_artifacts(source, request.choice, request.kind.targets, request.kind.decline)
         picked += found.picked
         left_out += found.left_out
+        if not found.picked and request.kind.joins and source.group:
+            raise _nothing_error(request, found.left_out)  # the others do not run without it
     if not picked:
         raise _nothing_error(request, left_out)
     interfaces = _describe(picked, request, advance)
@@ -348,7 +350,7 @@ def check_repository(
         repository=str(repository),
         kind=known.name,
         models=models,
-        versions=tuple(reader.compared),
+        versions=tuple(dict.fromkeys(reader.compared)),  # of several models, once
         faults=tuple(reader.faults),
         unchecked=tuple(reader.unchecked),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeAlias
@@ -22,6 +22,7 @@ from ..core.untrusted_files import read_npz
 from ..core.verdict import Verdict
 from ..pipeline.hub_source import find_recorded_checkpoint
 from ..pipeline.manifest_file import MANIFEST_FILE
+from ..pipeline.parts.parts_file import part_folder, read_parts
 from ..pipeline.provenance.artifact_checks import describe_change
 from ..pipeline.recorded_run import load_manifest
 from ..validators.feeds import OPT, FeedDrawer, NamedFeed
@@ -43,11 +44,35 @@ _LEFT_OUT_ROLES = ("debug", "samples", "references")  # of files that no runtime
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFolder:
-    """An output folder, the name that clients use for its model, and its checkpoint if moved."""
+    """An output folder, the name that clients use for its model, and its checkpoint if moved.
+
+    `group` is the name of the models that run together with it. Of parts, `together` are the
+    digests of the artifacts that passed end to end, by name.
+    """
 
     name: str
     folder: Path
     checkpoint: Path | None = None
+    group: str = ""
+    together: Mapping[str, str] | None = field(default=None, hash=False)
+
+
+def list_part_folders(folder: Path, name: str) -> Iterator[ModelFolder]:
+    """Yield the folders of the parts of a model of that name.
+
+    Raises:
+        UsageError: `parts.json` cannot be read, or the folder of a part is a link.
+    """
+    whole = read_parts(folder)
+    passed = {one.artifact for one in whole.verdicts if one.passed}
+    for part in whole.parts:
+        together = {one: digest for one, digest in part.artifacts.items() if one in passed}
+        yield ModelFolder(
+            name=f"{name}-{part.name}",
+            folder=part_folder(folder, part.name),
+            group=name,
+            together=together,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +141,8 @@ def pick_artifacts(
         verdict = manifest.verdict_of(artifact.name)
         passed = verdict is not None and verdict.passed and not artifact.rejected
         why = _describe_left_out(artifact, choice, targets, passed=passed or allowed)
+        if why is None and not allowed:
+            why = _describe_apart(artifact, source)
         if why is None and (reason := decline(artifact, manifest.signature_of(artifact)))[0]:
             why = OmittedArtifact(
                 model="", artifact=artifact.name, reason=reason[0], hint=reason[1]
@@ -153,6 +180,17 @@ def _describe_left_out(
         hint = f"export another format: --to {targets[0]}"
     else:
         return None
+    return OmittedArtifact(model="", artifact=artifact.name, reason=reason, hint=hint)
+
+
+def _describe_apart(artifact: Artifact, source: ModelFolder) -> OmittedArtifact | None:
+    """Return why an artifact of a part is not the one that passed end to end; None if it is."""
+    if source.together is None or source.together.get(artifact.name) == artifact.joint_digest:
+        return None
+    reason = "it is not the one that was judged end to end"
+    if artifact.name not in source.together:
+        reason = "the parts together have not passed"
+    hint = f"judge them: modelc validate {source.folder.parent}"
     return OmittedArtifact(model="", artifact=artifact.name, reason=reason, hint=hint)
 
 
@@ -241,6 +279,7 @@ def make_served_model(picked: PickedArtifact, name: str, interface: ModelInterfa
         folder=folder,
         files=files,
         record=record,
+        group=picked.source.group,
         feed=_typical_feed(picked),
         signature=picked.signature,
         checkpoint=picked.source.checkpoint

@@ -18,6 +18,7 @@ from . import (
     generation_repository,
     kserve_service,
     mlflow_model,
+    onnx_folder,
     openvino_server,
     triton_repository,
 )
@@ -61,6 +62,7 @@ class RepositoryKind:
             has them in its own configuration.
         root_files: the files of the repository itself.
         has_ensembles: whether the server runs ensembles.
+        joins: whether models that run together become one.
         decline: why an artifact cannot be served, and what to do; empty texts if it can.
         claims: whether a folder is such a repository.
         check: checks one, and returns the names of its models.
@@ -82,6 +84,7 @@ class RepositoryKind:
         Callable[[EnsembleModel, Sequence[ServedModel]], Iterable[PlannedFile]] | None
     ) = None
     has_ensembles: bool = True
+    joins: bool = False
     decline: Decline = generation_repository.decline_states
 
 
@@ -226,8 +229,20 @@ OV_GENAI = replace(
     check=generation_repository.check_openvino,
     decline=generation_repository.decline_openvino,
 )
-KINDS = (TRITON, OVMS, KSERVE, MLFLOW, ORT_GENAI, OV_GENAI)
-_BY_CONTENT = (KSERVE, OVMS, TRITON, ORT_GENAI, OV_GENAI, MLFLOW)  # the most specific first
+ONNX = replace(
+    MLFLOW,
+    name="onnx",
+    summary="ONNX files that run together, in one folder: weights that they share are stored once",
+    targets=onnx_folder.TARGETS,
+    prepare=onnx_folder.join_models,
+    version_files=onnx_folder.plan_folder_files,
+    find_difference=onnx_folder.find_difference,
+    claims=lambda folder: any(folder.glob("*/*/*.onnx")),
+    check=onnx_folder.check_folders,
+    joins=True,
+)
+KINDS = (TRITON, OVMS, KSERVE, MLFLOW, ONNX, ORT_GENAI, OV_GENAI)
+_BY_CONTENT = (KSERVE, OVMS, TRITON, ORT_GENAI, OV_GENAI, MLFLOW, ONNX)  # the most specific first
 
 
 def kind_named(name: str) -> RepositoryKind:

@@ -71,7 +71,8 @@ class PackedVersion:
     `--input`. `manifest` is the SHA-256 of the manifest that it was packed from. `allowed` means
     that the artifact had not passed and was packed on request. `settings` are those of the runtime
     that judged it. `classes` are the names of the classes of the output `classes_of`, if one has
-    a value for each.
+    a value for each. Of a folder of several models, `members` are their records by file, with the
+    files that each was made from.
     """
 
     modelc: str
@@ -90,6 +91,7 @@ class PackedVersion:
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     classes_of: str = ""
+    members: dict[str, PackedVersion] = field(default_factory=dict)
     schema_version: int = RECORD_SCHEMA_VERSION
 
     @property
@@ -106,7 +108,7 @@ class ServedModel:
     typical sizes. `signature` is that of the verdict's domain, `checkpoint` the place of the
     checkpoint if it is on this disk, `config_digest` that of its `config.json`. `beside` are files
     that its runtime reads beside the model. `twins` are further engines of the same model for other
-    GPUs.
+    GPUs, or models that run together with it; `group` is then the name of all together.
     """
 
     name: str
@@ -119,6 +121,7 @@ class ServedModel:
     config_digest: str = ""
     beside: tuple[PlannedFile, ...] = field(default=(), compare=False)
     twins: tuple[ServedModel, ...] = ()
+    group: str = ""
 
     @property
     def interface(self) -> ModelInterface:

@@ -43,13 +43,54 @@ def describe_name_fault(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FilePiece:
+    """Bytes of a file to write: these, or `length` bytes of another file."""
+
+    content: bytes = b""
+    source: Path | None = None
+    offset: int = 0
+    length: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return len(self.content) if self.source is None else self.length
+
+    def read_blocks(self) -> Iterator[bytes]:
+        """Yield the bytes, a block at a time."""
+        if self.source is None:
+            yield self.content
+            return
+        with self.source.open("rb") as reader:
+            reader.seek(self.offset)
+            left = self.length
+            while left and (block := reader.read(min(left, _BLOCK))):
+                left -= len(block)
+                yield block
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlannedFile:
-    """A file to write, relative to the folder of its model or version: a copy, or `content`."""
+    """A file to write, relative to the folder of its model or version.
+
+    It is a copy of `source`, or consists of `pieces`, or is `content`.
+    """
 
     name: str
     source: Path | None = None
     record: FileRecord | None = None
     content: bytes = b""
+    pieces: tuple[FilePiece, ...] = field(default=(), compare=False)
+
+    def read_blocks(self) -> Iterator[bytes]:
+        """Yield what is to be written, a block at a time."""
+        whole = FilePiece(
+            content=self.content,
+            source=self.source,
+            length=0 if self.source is None else self.source.stat().st_size,
+        )
+        for piece in self.pieces or (whole,):
+            yield from piece.read_blocks()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,20 +272,17 @@ def _stage_model(staging: Path, model: PlannedModel) -> None:
 def _write_file(path: Path, file: PlannedFile) -> None:
     """Write or copy one file; the digest of a copy is that of the bytes that were written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if file.source is None:
-        path.write_bytes(file.content)
-    else:
-        digest = hashlib.sha256()
-        with file.source.open("rb") as reader, path.open("xb") as writer:
-            while block := reader.read(_BLOCK):
-                digest.update(block)
-                writer.write(block)
-        if file.record is not None and digest.hexdigest() != file.record.sha256:
-            raise UsageError(
-                f"{file.source} changed while it was copied",
-                hint="pack it again when nothing writes to it",
-                code=ErrorCode.FILE_CHANGED,
-            )
+    digest = hashlib.sha256()
+    with path.open("xb") as writer:
+        for block in file.read_blocks():
+            digest.update(block)
+            writer.write(block)
+    if file.record is not None and digest.hexdigest() != file.record.sha256:
+        raise UsageError(
+            f"{file.source or file.name} changed while it was copied",
+            hint="pack it again when nothing writes to it",
+            code=ErrorCode.FILE_CHANGED,
+        )
     flush_file(path)
 
 

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+import torch
 from onnx import numpy_helper, parser
 
 from modelc.converters.onnx_files import detach_weights
 from modelc.converters.onnx_sessions import open_session, run_session
+from modelc.core.kinds import Capture
+from modelc.pipeline.order import Order, Source, Wanted
+from modelc.pipeline.run_order import run
+
+from ..nets import composed_nets
 
 pytestmark = pytest.mark.needs("onnx")
 WIDE = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
@@ -58,3 +65,29 @@ def test_weights_that_are_put_back_are_those_of_before() -> None:
     held.put_back(slim.graph)
     assert np.array_equal(numpy_helper.to_array(slim.graph.initializer[0]), WIDE)
     onnx.checker.check_model(slim)
+
+
+@pytest.mark.parametrize("capture", [Capture.EXPORT, Capture.TRACE, Capture.SCRIPT])
+def test_tied_weights_are_stored_once(tmp_path: Path, capture: Capture) -> None:
+    """An embedding that the last product reads too; the oracle is torch on the written files."""
+    torch.manual_seed(0)
+    net = composed_nets.Tied().eval()
+    torch.save(net.state_dict(), tmp_path / "tied.pt")
+    source = Source(
+        checkpoint=tmp_path / "tied.pt", model="modelc.tests.nets.composed_nets:build",
+        model_args={"kind": "tied"}, method="decode",
+        inputs=("ids:int64[batch=1..3,seq=2..9]{0..2499}", "memory:float32[batch,seq,32]"),
+    )  # fmt: skip
+    wanted = (Wanted.parse("onnx"), Wanted.parse("openvino"))
+    out = tmp_path / "out"
+    assert run(Order(source=source, wanted=wanted, out=out, capture=capture)).passed
+    size = net.embed.weight.nbytes
+    for name in ("model.onnx", "model.bin"):
+        assert size < (out / name).stat().st_size < 1.2 * size
+    ids, memory = np.array([[0, 5, 2499, 7]]), WIDE[:4, :32][None]
+    (found,) = onnxruntime.InferenceSession(out / "model.onnx").run(
+        None, {"ids": ids, "memory": memory}
+    )
+    with torch.no_grad():
+        expected = net.decode(torch.tensor(ids), torch.tensor(memory)).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -3,7 +3,7 @@
 `diffusion` is a toy of Stable Diffusion: a text encoder, a UNet with timesteps and cross attention,
 a VAE, four steps of a sampler with classifier-free guidance. `translator` is an encoder and a
 decoder in a greedy loop, `detector` a network whose boxes Python suppresses, `two_encoders` has two
-parts of one interface, `affine` is small.
+parts of one interface, `tied` two that share an embedding, `affine` is small.
 """
 
 from __future__ import annotations
@@ -152,6 +152,27 @@ def translate(parts: Parts, ids: Any) -> Arrays:
     return {"tokens": tokens, "logits": logits}
 
 
+class Tied(nn.Module):
+    """An encoder and a decoder with one embedding, which the decoder's last product reads too."""
+
+    def __init__(self, dim: int = 32, vocab: int = 2500) -> None:
+        super().__init__()
+        self.embed, self.first = nn.Embedding(vocab, dim), nn.Linear(dim, dim)
+        self.second, self.head = nn.Linear(dim, dim), nn.Linear(dim, vocab, bias=False)
+        self.head.weight = self.embed.weight
+
+    def encode(self, ids: Tensor) -> Any:
+        return self.first(self.embed(ids)).tanh()
+
+    def decode(self, ids: Tensor, memory: Tensor) -> Any:
+        return self.head(self.second(self.embed(ids) + memory.mean(1, keepdim=True)).tanh())
+
+
+def read_once(parts: Parts, ids: Any) -> Any:
+    """The logits of all tokens."""
+    return parts["decoder"](ids, parts["encoder"](ids))
+
+
 class Detector(nn.Module):
     """Boxes and scores for each cell of a grid."""
 
@@ -209,7 +230,7 @@ def chain_tensors(parts: Parts, x: Any) -> Any:
 
 KINDS: dict[str, Callable[[], nn.Module]] = {
     "diffusion": Diffusion, "two_encoders": TwoEncoders, "translator": Translator,
-    "detector": Detector, "affine": Affine,
+    "detector": Detector, "affine": Affine, "tied": Tied,
 }  # fmt: skip
 
 
