@@ -11,7 +11,7 @@ from ...checkpoints.eager_model import Eager, open_eager
 from ...checkpoints.loaded_module import LoadedModule
 from ...checkpoints.method_wrapper import with_method
 from ...checkpoints.module_state import find_unstable_outputs
-from ...core.contract import Feed, Outputs
+from ...core.contract import Array, Feed, Outputs
 from ...core.errors import CheckpointError, ErrorCode, ModelcError
 from ...core.records import Checkpoint
 from ...core.signature import Dim, InputSpec, Signature
@@ -151,6 +151,33 @@ class EagerWhole:
         except ModelcError as error:  # of a part, or of the function on what a part returned
             return None, error.message
 
+    def find_ignored_part(self) -> str:
+        """Return a part whose outputs the function does not use; empty if there is none.
+
+        Its result is then the same with any other values in their place, on every feed.
+        """
+        feeds = sorted(self.feeds, key=lambda feed: feed.elements)
+        for name in self.parts.modules:
+            if not any(self._follows(name, feed) for feed in feeds):
+                return name
+        return ""
+
+    def _follows(self, name: str, feed: NamedFeed) -> bool:
+        """Whether the result changes with a part's outputs; an error is a change, too."""
+        expected = self.run(feed)
+        for sign in (1.0, -1.0):
+
+            def run(part: str, arrays: Feed, sign: float = sign) -> Outputs:
+                outputs = self.parts.run(run_plain, part, arrays)
+                return {key: _replace_values(array, sign) for key, array in outputs.items()}
+
+            found, _ = self.try_with(feed, {name: run})
+            if found is None or found.keys() != expected.keys():
+                return True
+            if not all(_is_equal(found[key], expected[key]) for key in expected):
+                return True
+        return False
+
     def check_repeatable(self, feed: NamedFeed) -> tuple[str, ...]:
         """Check that two runs of one feed agree, and return the names of the outputs.
 
@@ -166,3 +193,22 @@ class EagerWhole:
                 "take noise as an input, or seed its generator in the function",
             )
         return tuple(first)
+
+
+def _replace_values(array: Array, sign: float) -> Array:
+    """Return values far from those of the array; integers in another order, or less by one."""
+    import numpy as np
+
+    if array.dtype.kind == "b":
+        return np.asarray(np.logical_not(array))
+    if array.dtype.kind != "f":
+        return np.array(np.flip(array)) if sign > 0 else np.asarray(array - array.dtype.type(1))
+    finite = np.abs(array[np.isfinite(array)])
+    far = sign * (1 + finite.max(initial=0))
+    return np.asarray(far - np.flip(array), array.dtype)
+
+
+def _is_equal(one: Array, other: Array) -> bool:
+    import numpy as np
+
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == other.dtype.kind == "f")

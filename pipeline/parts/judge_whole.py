@@ -37,6 +37,7 @@ class WholeReference:
     signature: Signature  # with the outputs
     references: tuple[ReferenceOutputs, ...]
     no_float64: str = ""
+    ignored: str = ""  # a part whose outputs the user's function does not use
     redrawn: dict[str, ReferenceOutputs] = field(default_factory=dict)
     moved: dict[tuple[str, Precision], tuple[Outputs, ...]] = field(default_factory=dict)
 
@@ -74,6 +75,7 @@ class WholeReference:
             signature=whole.signature.with_outputs(names),
             references=tuple(found),
             no_float64=reason,
+            ignored=whole.find_ignored_part(),
         )
 
     def redraw(self, one: ReferenceOutputs) -> ReferenceOutputs:
@@ -252,6 +254,9 @@ def judge_whole(case: WholeCase, faults: Sequence[Reason]) -> tuple[Verdict, tup
     wrong: tuple[str, ...] = ()
     reasons = list(faults)
     decided = all(one.code is not ReasonCode.NOT_MEASURED for one in verdict.reasons)
+    if decided and case.reference.ignored:
+        text = f"--compose does not use what {case.reference.ignored} returns: it was not compared"
+        verdict, decided = decide(verdict, [Ruling.fault(ReasonCode.NOT_MEASURED, text)]), False
     if not verdict.passed and decided:
         wrong, text = _find_wrong_parts(case, names)
         reasons.insert(0, Reason(code=ReasonCode.PART_DIFFERS, text=text, fault=True))

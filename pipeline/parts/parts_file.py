@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -182,3 +182,16 @@ class BuiltPart:
         if changed:
             text = f"{self.name}: {changed}"
             yield Reason(code=ReasonCode.CHANGED_FILE, text=text, fault=True)
+
+
+def list_rebuilt(
+    then: Sequence[PartRecord], parts: Mapping[str, BuiltPart], checkpoint: str
+) -> Iterator[str]:
+    """Yield which artifacts were built again, rightly, after the whole was judged."""
+    for part in then:
+        built = parts[part.name]
+        now = built.record().artifacts
+        for name, digest in part.artifacts.items():
+            changed = now.get(name, digest) != digest
+            if changed and not any(built.list_faults(name, checkpoint)):
+                yield f"{name} of {part.name} was built again after the whole was judged"

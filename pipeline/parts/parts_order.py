@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...core.errors import ErrorCode, Hint, Option, UsageError
+from ...core.grammar import parse_input
 from ...core.kinds import QUANTIZED
 from ...core.part_records import WHOLE, PlannedPart
 from ..cache.step_keys import canonical_bytes
@@ -18,7 +19,7 @@ from ..order import Judging, Order
 from ..plan import Step
 from .joined_manifest import rename_step
 from .parts_file import check_part_name
-from .run_parts import PartsRequest, split_inputs
+from .run_parts import PartsRequest
 
 _PART = Option("part", "NAME=METHOD")
 # Options that a model of several parts has; the others are of single models.
@@ -98,6 +99,33 @@ class PartsOrder:
         steps = [step for step in plan if step.asked or not asked]
         yield from (rename_step(part, step.name) for part in self.methods for step in steps)
         yield from (f"{WHOLE}/{step.name}" for step in plan if step.asked)
+
+
+def split_inputs(
+    texts: Sequence[str], parts: Sequence[str]
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """Return the inputs of the whole, and by part those that are named `PART.INPUT`.
+
+    Raises:
+        UsageError: an input is not in the `--input` language.
+    """
+    whole: list[str] = []
+    of_parts: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        head, dot, rest = parse_input(text).name.partition(".")
+        if dot and head in parts:
+            mine = text.strip()[len(head) + 1 :]
+            of_parts[head] = (*of_parts.get(head, ()), mine)
+        elif dot:
+            raise UsageError(
+                f"--input {head}.{rest}: there is no part {head!r}",
+                hint=f"the parts are {', '.join(parts)}; an input of the whole has no dot",
+                option="input",
+                code=ErrorCode.UNKNOWN_INPUT,
+            )
+        else:
+            whole.append(text)
+    return tuple(whole), of_parts
 
 
 def order_part(order: Order, part: PlannedPart) -> Order:

@@ -5,7 +5,7 @@ Both run the user's code, so commands call them in a child process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -26,7 +26,6 @@ from ...core.errors import (
     UsageError,
 )
 from ...core.events import Tell, ignore_events
-from ...core.grammar import parse_input
 from ...core.manifest import Failure, FeedPlan
 from ...core.part_records import PartRecord, PartsManifest, PartsPlan, PlannedPart
 from ...core.signature import Signature
@@ -49,7 +48,14 @@ from .judge_whole import WholeCase, WholeReference, judge_whole
 from .opened_parts import OpenedParts, refuse_to_open
 from .part_calibration import PartCalibration, calibrate_parts
 from .part_inputs import CallRecorder, extra_feeds
-from .parts_file import BuiltPart, check_part_name, part_folder, read_parts, write_parts
+from .parts_file import (
+    BuiltPart,
+    check_part_name,
+    list_rebuilt,
+    part_folder,
+    read_parts,
+    write_parts,
+)
 
 _FEEDS = 8  # of the whole: its corners, and as many at random sizes
 _RECORD_STEP = "run the pipeline on the eager parts"
@@ -107,33 +113,6 @@ class PartsRequest:
         )
 
 
-def split_inputs(
-    texts: Sequence[str], parts: Sequence[str]
-) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Return the inputs of the whole, and by part those that are named `PART.INPUT`.
-
-    Raises:
-        UsageError: an input is not in the `--input` language.
-    """
-    whole: list[str] = []
-    of_parts: dict[str, tuple[str, ...]] = {}
-    for text in texts:
-        head, dot, rest = parse_input(text).name.partition(".")
-        if dot and head in parts:
-            mine = text.strip()[len(head) + 1 :]
-            of_parts[head] = (*of_parts.get(head, ()), mine)
-        elif dot:
-            raise UsageError(
-                f"--input {head}.{rest}: there is no part {head!r}",
-                hint=f"the parts are {', '.join(parts)}; an input of the whole has no dot",
-                option="input",
-                code=ErrorCode.UNKNOWN_INPUT,
-            )
-        else:
-            whole.append(text)
-    return tuple(whole), of_parts
-
-
 def record_parts(request: PartsRequest, on_event: Tell = ignore_events) -> PartsPlan:
     """Run the pipeline on the eager parts, and return what each part is called with.
 
@@ -165,18 +144,36 @@ def record_parts(request: PartsRequest, on_event: Tell = ignore_events) -> Parts
             calibrated = calibrate_parts(
                 request.calibration, whole, recorder, request.out, progress
             )
-        unused = [name for name in request.methods if name not in recorder.calls]
-        if unused:
-            raise UsageError(
-                f"--compose {request.compose} never calls the part {unused[0]!r}",
-                hint=f"call parts[{unused[0]!r}] in it, or leave out --part {unused[0]}",
-                option="part",
-                code=ErrorCode.NO_EFFECT,
-            )
+        _check_parts_used(request.compose, whole, recorder, progress)
         parts = [_plan_part(name, recorder, request, progress) for name in request.methods]
     folders = calibrated.folders
     parts = [replace(one, calibration=str(folders.get(one.name, ""))) for one in parts]
     return PartsPlan(parts=tuple(parts), notes=tuple(filter(None, [calibrated.note])))
+
+
+def _check_parts_used(
+    compose: str, whole: EagerWhole, recorder: CallRecorder, progress: Progress
+) -> None:
+    """Check that the pipeline calls every part, and that its result depends on each.
+
+    Raises:
+        UsageError: it does not.
+    """
+    parts = whole.parts.modules
+    part = next((name for name in parts if name not in recorder.calls), "")
+    problem, hint = f"never calls the part {part!r}", f"call parts[{part!r}] in it"
+    if not part:
+        with progress.step("check that the pipeline uses its parts", log="compose"):
+            part = whole.find_ignored_part()
+        problem = f"has the same result whatever the part {part!r} returns"
+        hint = "keep no results between calls"
+    if part:
+        raise UsageError(
+            f"--compose {compose} {problem}",
+            hint=f"{hint}, or leave out --part {part}",
+            option="part",
+            code=ErrorCode.NO_EFFECT,
+        )
 
 
 def _plan_part(
@@ -292,7 +289,7 @@ def judge_parts(
             signature=reference.signature,
             feeds=_plan_feeds(whole, request.judging, place),
             parts=tuple(one.record() for one in parts.values()),
-            notes=tuple(_list_rebuilt(request.recorded, parts, whole.checkpoint.digest)),
+            notes=tuple(list_rebuilt(request.recorded, parts, whole.checkpoint.digest)),
             environment=describe_environment(),
             keys={name: request.keys[name] for name in artifacts if name in request.keys},
         )
@@ -356,19 +353,6 @@ def _judge_artifact(  # noqa: PLR0913, PLR0917 - both sides, and how to judge
     verdict = verdict.with_seconds(clock.seconds)
     blamed = {**manifest.wrong_parts, name: wrong} if wrong else manifest.wrong_parts
     return replace(manifest, verdicts=(*manifest.verdicts, verdict), wrong_parts=blamed)
-
-
-def _list_rebuilt(
-    then: Sequence[PartRecord], parts: Mapping[str, BuiltPart], checkpoint: str
-) -> Iterator[str]:
-    """Yield which artifacts were built again, rightly, after the whole was judged."""
-    for part in then:
-        built = parts[part.name]
-        now = built.record().artifacts
-        for name, digest in part.artifacts.items():
-            changed = now.get(name, digest) != digest
-            if changed and not any(built.list_faults(name, checkpoint)):
-                yield f"{name} of {part.name} was built again after the whole was judged"
 
 
 class _StepCounter:

@@ -337,13 +337,26 @@ def test_parts_need_both_options(tmp_path: Path, door: Door) -> None:
         assert f"--{missing}" in error["message"]
 
 
-def test_a_function_that_keeps_results_does_not_hide_the_artifacts(
-    affine: Path, tmp_path: Path, door: Door
+@pytest.mark.parametrize("compose", ["chain_from_memory", "chain_of_shapes"])
+def test_a_function_that_does_not_use_a_part_is_an_error(
+    affine: Path, tmp_path: Path, door: Door, compose: str
 ) -> None:
     given = order(AFFINE, affine / "affine.pt", tmp_path / "out", "--to", "torchscript",
-                  compose="chain_from_memory")  # fmt: skip
-    assert door(*given, "--no-isolate").returncode == 1
-    _, reasons = failing(read_parts(tmp_path / "out"), "torchscript")
+                  "--no-isolate", "--json", compose=compose)  # fmt: skip
+    error = error_of(door(*given))
+    assert (error["code"], error["option"]) == (ErrorCode.NO_EFFECT, "part")
+    assert "'first'" in error["message"]
+
+
+def test_a_function_that_keeps_results_does_not_hide_the_artifacts(
+    copied: Path, door: Door
+) -> None:
+    """It was right when the parts were built."""
+    path = copied / PARTS_FILE
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(f"{NETS}:chain", f"{NETS}:chain_from_memory"), encoding="utf-8")
+    assert door("validate", copied, "-q", "--no-isolate").returncode == 1
+    _, reasons = failing(read_parts(copied), "torchscript")
     assert [*reasons] == ["not-measured"]
     assert " first " in reasons["not-measured"]
 

@@ -213,8 +213,14 @@ def chain(parts: Parts, x: Any) -> Any:
 def chain_from_memory(parts: Parts, x: Any) -> Any:
     """As `chain`, with a cache that outlives the call."""
     if x.tobytes() not in _memory:
-        _memory[x.tobytes()] = chain(parts, x)
+        _memory[x.tobytes()] = parts["second"](np.tanh(parts["first"](np.concatenate([x, x]))))
     return _memory[x.tobytes()]
+
+
+def chain_of_shapes(parts: Parts, x: Any) -> Any:
+    """As `chain`, but what the first part returns is used for its shape alone."""
+    rows = np.concatenate([x, x])
+    return parts["second"](rows[:, : parts["first"](rows).shape[1]])
 
 
 def chain_at_random(parts: Parts, x: Any) -> Any:

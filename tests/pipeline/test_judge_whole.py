@@ -24,7 +24,7 @@ from modelc.core.signature import merge_inputs
 from modelc.core.verdict import Reason, Verdict
 from modelc.pipeline.order import Judging
 from modelc.pipeline.parts.compose_function import ComposeFunction
-from modelc.pipeline.parts.eager_parts import EagerParts, EagerWhole, run_plain
+from modelc.pipeline.parts.eager_parts import EagerParts, EagerWhole, _replace_values, run_plain
 from modelc.pipeline.parts.judge_whole import WholeCase, WholeReference, judge_whole
 from modelc.validators.feeds import draw_feeds
 
@@ -41,6 +41,18 @@ def some_rows(parts, x):
 def every_row(parts, x):
     y = chain(parts, x)
     return {"y": y, "order": np.argsort(y[:, 0])}
+def without_second(parts, x):
+    y = parts["first"](x)
+    return 2 * y[:, :2] + 0 * parts["second"](y)[:, :1]
+def shape_alone(parts, x):
+    y = parts["second"](parts["first"](x))
+    return x * len(y)
+def best_alone(parts, x):
+    return chain(parts, x).argmax(-1)
+def from_eager(parts, x):
+    y = chain(parts, x)
+    return KNOWN.setdefault(x.tobytes(), y)
+KNOWN = {}
 LIMIT = 0.0
 """
 Wrong = Callable[[str, Outputs], Outputs]
@@ -181,6 +193,37 @@ def test_an_order_that_rounding_decides_on_most_feeds_is_a_reason() -> None:
     assert {one.code for one in verdict.reasons} & {
         ReasonCode.PART_DIFFERS, ReasonCode.OUTPUT_CONSTANT, ReasonCode.NOT_MEASURED
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("function", "part"),
+    [
+        ("without_second", "second"), ("shape_alone", "first"), ("from_eager", "first"),
+        ("chain", ""), ("best_alone", ""), ("some_rows", ""),
+    ],
+)  # fmt: skip
+def test_a_part_whose_outputs_are_not_used_is_named(function: str, part: str) -> None:
+    """The artifacts return what eager returns, or garbage: nothing of it is in the result."""
+    for wrong in (scale({}), scale({part: 1e3})):
+        verdict, blamed = judged(function, wrong)
+        assert (verdict.passed, blamed) == (not part, ())
+        if part:
+            (reason,) = verdict.reasons
+            assert (reason.code, reason.fault) == (ReasonCode.NOT_MEASURED, True)
+            assert f" {part} " in reason.text
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array(3.0, np.float32), np.zeros((2, 3), np.float16), np.array([np.nan, 1.0]),
+        np.array([5]), np.array([0, 255], np.uint8), np.array(True), np.array([np.inf]),
+    ],
+)  # fmt: skip
+def test_values_in_place_of_others_differ(array: Any) -> None:
+    found = [_replace_values(array, sign) for sign in (1.0, -1.0)]
+    assert all((one.shape, one.dtype) == (array.shape, array.dtype) for one in found)
+    assert any(not np.array_equal(one, array, equal_nan=True) for one in found)
 
 
 def test_faults_of_files_reject_a_whole_that_is_right() -> None:
