@@ -51,6 +51,11 @@ def extra_folders() -> tuple[str, ...]:
     return tuple(_registered)
 
 
+def project_folder() -> Path:
+    """Return the folder of modelc.toml, or the current one: dependencies are relative to it."""
+    return Path(_registered[-1]) if _registered else Path.cwd()
+
+
 def register_folders(folders: Iterable[str]) -> None:
     """Register folders of the user's modules until the process ends."""
     _registered.extend(folders)

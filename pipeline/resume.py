@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from ..checkpoints.user_code import project_folder
 from ..core.manifest import Failure, Manifest
 from ..core.records import REJECTED_FOLDER, Checkpoint, Dependencies
 from .cache.dependencies import (
@@ -82,7 +83,9 @@ def open_tracker(
         return nullcontext()
     ours = [place for place in (order.out, order.cache) if place is not None]
     keyed = _iter_keyed_paths(order, checkpoint)
-    return track_reads(ReadTracker(Path.cwd(), keyed=keyed, ours=ours, declared=order.depends))
+    return track_reads(
+        ReadTracker(project_folder(), keyed=keyed, ours=ours, declared=order.depends)
+    )
 
 
 def _iter_keyed_paths(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
@@ -100,7 +103,7 @@ def _iter_keyed_paths(order: Order, checkpoint: Checkpoint) -> Iterator[Path]:
 
 def add_dependencies(manifest: Manifest, tracker: ReadTracker | None) -> Manifest:
     """Add the dependencies read so far to the manifest."""
-    needs = collect_imported_dependencies(Path.cwd()) if tracker is None else tracker.needs()
+    needs = collect_imported_dependencies(project_folder()) if tracker is None else tracker.needs()
     return replace(manifest, needs=merge_dependencies(manifest.needs, needs))
 
 

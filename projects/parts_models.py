@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
+from ..checkpoints.user_code import project_folder
 from ..core.errors import UsageError
 from ..core.events import Entered, Event, Noted, Tell
 from ..core.manifest import Manifest
@@ -82,7 +83,7 @@ def _find_change(
         return "it was judged again since"
     if any(whole.keys[name] != keys.get(name) for name in asked):
         return "a file, an option, modelc or this machine changed"
-    return find_unmet_dependency(whole.needs, caching.root, caching.digests)
+    return find_unmet_dependency(whole.needs, project_folder(), caching.digests)
 
 
 def _find_change_of(

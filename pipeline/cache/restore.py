@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ...checkpoints.user_code import project_folder
 from ...core.events import ignore_events
 from ...core.manifest import Failure, Manifest
 from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint, is_as_recorded
@@ -77,7 +78,7 @@ class CacheRestore:
                 and (origin is None or manifest.artifacts[0].parent == origin)
                 and (header is None or _is_same_model(manifest, header))
                 and not find_unmet_dependency(
-                    manifest.needs, self.caching.root, self.caching.digests
+                    manifest.needs, project_folder(), self.caching.digests
                 )
             )
 

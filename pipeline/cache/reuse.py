@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ... import __version__
+from ...checkpoints.user_code import project_folder
 from ...core.errors import join_some
 from ...core.manifest import Failure, Manifest
 from ...core.records import REJECTED_FOLDER, Artifact, Checkpoint, FileRecord
@@ -187,7 +188,7 @@ def find_up_to_date(
         if _has_current_key(one.key, one.step, keys) and one.step not in waiting
     }
     none = not (artifacts or failures)
-    if none or find_unmet_dependency(manifest.needs, caching.root, caching.digests):
+    if none or find_unmet_dependency(manifest.needs, project_folder(), caching.digests):
         return UpToDate()
     whole = {
         step: one
@@ -259,7 +260,7 @@ def _find_rebuild_reason(
     another = any(key and key != keys.get(step) for step, key in then.items())
     digests = caching.digests
     found = next(_iter_changed_inputs(known, order, caching), "") if another else ""
-    found = found or find_unmet_dependency(known.needs, caching.root, digests)
+    found = found or find_unmet_dependency(known.needs, project_folder(), digests)
     lost = (text for one in artifacts for text in _iter_changed_files(one, order.out, digests))
     found = found or next(lost, "")
     return f"rebuild: {found or _fallback_reason(known, artifacts, then, another=another)}"

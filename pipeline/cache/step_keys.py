@@ -17,6 +17,7 @@ from ... import __version__
 from ...calibration.calibration_options import RANDOM
 from ...calibration.label_files import find_companion_files
 from ...checkpoints.checkpoint_files import find_contents
+from ...checkpoints.user_code import project_folder
 from ...converters.registry import package_of
 from ...core.errors import CheckpointError, ErrorCode, UsageError
 from ...core.kinds import QUANTIZED, Precision
@@ -62,7 +63,7 @@ def step_keys(
     """
     if order.parent is not None:
         return {}
-    check_declared_entries(order.depends, root)
+    check_declared_entries(order.depends, project_folder())
     tools = digests.once("tools", lambda: canonical_bytes([*_tool_parts(digests)]).hex())
     shared = [tools, *_input_parts(order, root, digests)]
     precisions = {step.wanted.precision for step in plan}

@@ -15,6 +15,7 @@ from pathlib import Path
 from ... import __version__
 from ...calibration.calibration_options import CalibrationOptions
 from ...checkpoints.loaded_module import LoadedModule
+from ...checkpoints.user_code import project_folder
 from ...core.call import Parameter
 from ...core.errors import (
     CheckpointError,
@@ -163,7 +164,7 @@ def _check_parts_used(
     part = next((name for name in parts if name not in recorder.calls), "")
     problem, hint = f"never calls the part {part!r}", f"call parts[{part!r}] in it"
     if not part:
-        with progress.step("check that the pipeline uses its parts", log="compose"):
+        with progress.step("check the use of all parts", log="compose"):
             part = whole.find_ignored_part()
         problem = f"has the same result whatever the part {part!r} returns"
         hint = "keep no results between calls"
@@ -307,7 +308,9 @@ def _track(request: PartsRequest) -> AbstractContextManager[ReadTracker | None]:
         return nullcontext()
     source = request.source
     keyed = [one for one in (source.checkpoint, source.samples) if one is not None]
-    tracker = ReadTracker(Path.cwd(), keyed=keyed, ours=[request.out], declared=request.depends)
+    tracker = ReadTracker(
+        project_folder(), keyed=keyed, ours=[request.out], declared=request.depends
+    )
     return track_reads(tracker)
 
 

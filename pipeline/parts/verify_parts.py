@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...checkpoints.user_code import code_folders
 from ...core.errors import UsageError
 from ...core.manifest import Manifest
 from ...core.part_records import PARTS_FILE, WHOLE, PartRecord, PartsManifest
+from ...core.records import sha256_of
 from ..manifest_file import MANIFEST_FILE, decode_manifest
 from ..provenance.artifact_checks import CheckOutcome, ProvenanceCheck
 from ..provenance.seals import seal_holds
@@ -103,7 +106,26 @@ def verify_parts(
             yield _fail(name, "lineage", detail)
         elif isinstance(text_of_part, Manifest):
             yield ProvenanceCheck(of=name, what="lineage", found=CheckOutcome.HOLDS)
+    yield _check_compose(whole, before)
     yield from _check_verdicts(whole, before)
+
+
+def _check_compose(whole: PartsManifest, before: str) -> ProvenanceCheck:
+    """Check the file of the user's function, if it is here: the verdicts are on what it did."""
+    module = whole.compose.partition(":")[0]
+    of, stem = f"{before}{WHOLE}", module.replace(".", "/")
+    places = [Path(folder or ".") for folder in (*code_folders(), *sys.path)]
+    files = (place / name for place in places for name in (f"{stem}.py", f"{stem}/__init__.py"))
+    file = next((one for one in files if one.is_file()), None)
+    found, detail = CheckOutcome.HOLDS, ""
+    if not whole.compose_sha256:
+        found, detail = CheckOutcome.LACKING, f"{whole.compose} was in no file"
+    elif file is None:
+        found, detail = CheckOutcome.UNCHECKED, f"{module}, which has --compose, is not here"
+    elif sha256_of(file) != whole.compose_sha256:
+        found = CheckOutcome.FAILED
+        detail = f"{file.name} is not the one that the whole was judged with: run modelc validate"
+    return ProvenanceCheck(of=of, what="files", found=found, detail=detail)
 
 
 def _find_difference(

@@ -181,6 +181,31 @@ def test_verify_looks_at_parts_and_whole(copied: Path, door: Door) -> None:
     assert run["whole/torchscript", "verdict"] == "holds"
 
 
+@pytest.mark.parametrize("change", ["", "# another\n", None])
+def test_verify_looks_at_the_file_of_the_function(
+    copied: Path, door: Door, tmp_path: Path, change: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        "import numpy as np\n\n\ndef chain(parts, x):\n"
+        "    return parts['second'](np.tanh(parts['first'](x)))\n"
+    )
+    code = tmp_path / "composed_here.py"
+    code.write_text(source, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    path = copied / PARTS_FILE
+    text = path.read_text(encoding="utf-8").replace(f"{NETS}:chain", "composed_here:chain")
+    path.write_text(text, encoding="utf-8")
+    door("validate", copied, "-q", "--no-isolate")
+    code.write_text(source + (change or ""), encoding="utf-8")
+    if change is None:
+        code.unlink()
+    ran = door("verify", copied, "--json")
+    found = {(one["of"], one["what"]): one["found"] for one in json.loads(ran.stdout)["run"]}
+    states = {"": "holds", "# another\n": "failed", None: "unchecked"}
+    assert found["whole", "files"] == states[change]
+    assert ran.returncode == (1 if change else 0)
+
+
 def exchange(out: Path) -> None:
     for source, name in (("first", "x"), ("second", "first"), ("x", "second")):
         (out / source).rename(out / name)

@@ -136,10 +136,12 @@ def test_what_is_wrong_has_its_line(
     assert all(one.place is not None and one.place.line for one in found)
 
 
-def run(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
-    """Run a command in the folder; the sources of its artifacts by name."""
+def run(
+    folder: Path, *words: str, cwd: Path | None = None
+) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
+    """Run a command in the folder, or in `cwd`; the sources of its artifacts by name."""
     command = [sys.executable, "-m", "modelc", *words]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, cwd=cwd or folder, capture_output=True, text=True, check=False)
     path = folder / "out" / "run.json"
     models = json.loads(path.read_bytes())["models"] if path.is_file() else []
     return ran, {one["name"]: one["source"] for model in models for one in model["artifacts"]}
@@ -161,6 +163,9 @@ def test_a_run_builds_again_what_changed(
 
     ran, sources = run(folder, "run", "-q")
     assert (ran.returncode, sources) == (0, dict.fromkeys(ALL, "kept"))
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    ran, sources = run(folder, "run", "-f", str(folder / "modelc.toml"), cwd=elsewhere)
+    assert (ran.returncode, sources) == (0, dict.fromkeys(ALL, "kept")), ran.stderr
 
     changed = PIPELINE.replace('return {"y": ', 'return {"y": 2 * ')
     (folder / "pipeline_of_parts.py").write_text(changed, encoding="utf-8")
