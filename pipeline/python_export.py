@@ -59,6 +59,8 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     stateful: bool = False,
     meta: Mapping[str, object] | ModelMeta | None = None,
     against_pipeline: str | None = None,
+    parts: Mapping[str, str] | None = None,
+    compose: str | None = None,
     capture_timeout: float = CAPTURE_TIMEOUT,
     overwrite: bool = False,
     lowering: Lowering | None = None,
@@ -107,6 +109,10 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             `[models.NAME.meta]`, or a record.
         against_pipeline: a function (`"package.module:fn"`) that the model must agree with before
             it is converted: it takes what the artifact takes, and returns its outputs.
+        parts: the submodule or method of each part of the model, by name; `out` then has a folder
+            for each, and artifacts are named `"PART/onnx"`, and `"whole/onnx"` for all together.
+        compose: the function (`"package.module:fn"`) of the parts and the inputs that returns the
+            outputs of the whole.
         capture_timeout: seconds of torch's symbolic solver in one attempt at a capture.
         overwrite: move another checkpoint's artifacts in `out` away.
         lowering: calibration data and quantizer of INT8, what stays in floating point.
@@ -172,7 +178,13 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             runtimes=tuple(runtimes),
         )
         order = replace(order, source=include_steps(order.source, order.meta))
-        return make_result(_execute(preprocess_as_declared(order), tell, bounds), folder)
+        if parts or compose:
+            from .parts.export_parts import export_parts
+
+            manifest = export_parts(order, parts or {}, compose, tell, bounds)
+        else:
+            manifest = _execute(preprocess_as_declared(order), tell, bounds)
+        return make_result(manifest, folder)
 
 
 def _read_meta(meta: Mapping[str, object] | ModelMeta | None) -> ModelMeta | None:

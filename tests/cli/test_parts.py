@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 import torch
 
+import modelc
 from modelc.cli import app
-from modelc.core.errors import ErrorCode, RunnerError
+from modelc.core.errors import ErrorCode, RunnerError, UsageError
 from modelc.core.part_records import PARTS_FILE, PartsManifest
 from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.parts.parts_file import read_parts
 
 from ..nets import composed_nets
+from ..reasons import has_code
 from .conftest import Ran
 
 NETS = "modelc.tests.nets.composed_nets"
@@ -384,6 +386,37 @@ def test_a_function_that_keeps_results_does_not_hide_the_artifacts(
     _, reasons = failing(read_parts(copied), "torchscript")
     assert [*reasons] == ["not-measured"]
     assert " first " in reasons["not-measured"]
+
+
+@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_python_exports_parts(affine: Path, tmp_path: Path, isolate: bool) -> None:
+    result = modelc.export(
+        affine / "affine.pt", model=f"{NETS}:build", model_args={"kind": "affine"},
+        to="torchscript", out=tmp_path / "out", parts={"first": "first", "second": "second"},
+        compose=f"{NETS}:chain", inputs=["x:float32[batch=1..4,4]", "second.input[rows=1..9,_]"],
+        judging=modelc.Judging(sensitivity=0), isolate=isolate,
+    )  # fmt: skip
+    assert result.passed
+    assert [one.name for one in result][-1] == "whole/torchscript"
+    assert result["second/torchscript"].path.is_file()
+    assert [one.passed for one in read_parts(tmp_path / "out").verdicts] == [True]
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ({"parts": {"first": "first"}}, "parts"), ({"compose": "a:b"}, "compose"),
+        ({"parts": {"first": "first"}, "compose": "a:b", "method": "first"}, "method"),
+    ],
+)  # fmt: skip
+def test_python_refuses_what_parts_cannot_have(
+    affine: Path, tmp_path: Path, given: dict[str, Any], option: str
+) -> None:
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NO_EFFECT, option=option)):
+        modelc.export(
+            affine / "affine.pt", model=f"{NETS}:build", model_args={"kind": "affine"},
+            to="onnx", out=tmp_path / "out", inputs="x:float32[batch=1..4,4]", **given,
+        )  # fmt: skip
 
 
 @pytest.mark.slow
