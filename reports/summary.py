@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..calibration.calibration_options import RANDOM
-from ..core.kinds import QUANTIZED, Precision
+from ..core.kinds import QUANTIZED, Precision, ReasonCode
 from ..core.manifest import Manifest
+from ..core.part_records import WHOLE
 from ..core.records import Artifact, CalibrationRecord, Coverage, size_text
 from ..core.verdict import Tolerance, Verdict
 from ..validators.tolerance import TOLERANCES
@@ -35,6 +36,7 @@ from .text_format import (
 SUMMARY_HEAD = ("artifact", "verdict", ">margin", "format", ">size", "SQNR or accuracy (limit)",
         ">latency (fp32)", "domain")  # fmt: skip
 
+_WHOLE = f"{WHOLE}/"  # what the names of all parts together begin with
 _ALL_TEXTS = {1: "this artifact", 2: "both artifacts"}
 
 
@@ -70,18 +72,40 @@ def deployment_answer(rows: Sequence[ResultRow], manifest: Manifest) -> str:
     if not rows:
         return "No: the run built no artifact."
     found = count_outcomes(tuple(rows))
-    good = found[Outcome.PASSED]
+    names = _list_deployable(rows)
+    good = len(names)
     faults = "; ".join(_deployment_faults(rows))
     if not good and found[Outcome.PENDING] == len(rows):
         return f"Not yet: {faults}."
     if not good:
-        return f"No: {faults}."
+        return f"No: {faults}.{_blame_text(rows)}"
     notes = _warnings_text(rows, manifest)
     if good == len(rows):
         what = _ALL_TEXTS.get(good, f"all {good} artifacts")
         return f"Yes: {what} may be deployed, for inputs within the domain.{notes}"
-    names = _join_names([row.name for row in rows if row.outcome is Outcome.PASSED])
-    return f"In part: {names} may be deployed, for inputs within the domain; {faults}.{notes}"
+    listed = _join_names([one for one in names if one.startswith(_WHOLE)] or names)
+    blame = _blame_text(rows)
+    return (
+        f"In part: {listed} may be deployed, for inputs within the domain; {faults}.{blame}{notes}"
+    )
+
+
+def _list_deployable(rows: Sequence[ResultRow]) -> list[str]:
+    """Return what passed; of several parts, only what passed together with the others."""
+    wholes = {row.name: row.outcome for row in rows if row.name.startswith(_WHOLE)}
+    return [
+        row.name
+        for row in rows
+        if row.outcome is Outcome.PASSED
+        and wholes.get(f"{_WHOLE}{row.name.partition('/')[2]}", Outcome.PASSED) is Outcome.PASSED
+    ]
+
+
+def _blame_text(rows: Sequence[ResultRow]) -> str:
+    """Say which parts are wrong, as the first rejection of the whole does."""
+    reasons = (reason for row in rows if row.verdict for reason in row.verdict.reasons)
+    text = next((one.text for one in reasons if one.code is ReasonCode.PART_DIFFERS), "")
+    return text and f" Reason: {text}."
 
 
 def _deployment_faults(rows: Sequence[ResultRow]) -> Iterator[str]:

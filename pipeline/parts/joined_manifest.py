@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ...core.domain import Domain
 from ...core.manifest import Failure, Manifest
 from ...core.model_meta import ModelMeta
 from ...core.part_records import WHOLE, PartsManifest
@@ -112,6 +113,7 @@ def _join_artifacts(whole: PartsManifest, parts: list[Manifest]) -> list[Artifac
                 made_from=", ".join(one.name for one in mine),
                 seconds=verdict.seconds,
                 tolerance=verdict.tolerance,
+                domain=Domain(inputs=whole.signature.inputs) if verdict.passed else None,
                 key=whole.keys.get(verdict.artifact, ""),
             )
         )

@@ -144,10 +144,12 @@ def test_a_stale_part_is_named(copied: Path, door: Door) -> None:
     assert ran.returncode == 0, ran.stderr
     shutil.rmtree(copied / "second")
     shutil.copytree(copied.parent / "new" / "second", copied / "second")
-    ran = door("validate", copied, "-q", "--no-isolate")
+    ran = door("validate", copied, "-q", "--no-isolate", "--report", "md")
     assert ran.returncode == 1
     wrong, reasons = failing(read_parts(copied), "torchscript")
     assert wrong == ("second",)
+    report = (copied / "report.md").read_text(encoding="utf-8")
+    assert f"No: whole/torchscript was rejected. Reason: {reasons['part-differs']}" in report
     assert {"part-differs", "part-stale", "output-differs"} <= {*reasons}
     stale = reasons["part-stale"]
     assert stale.startswith("second ")
@@ -260,6 +262,7 @@ def test_a_report_shows_parts_and_whole(copied: Path, door: Door) -> None:
     ran = door("report", copied, "--report", "html,md,junit")
     assert ran.returncode == 0, ran.stderr
     text = (copied / "report.md").read_text(encoding="utf-8")
+    assert "Yes: all 3 artifacts" in text
     for name in ("first/torchscript", "second/torchscript", "whole/torchscript"):
         assert name in text
         assert name in (copied / "report.html").read_text(encoding="utf-8")
