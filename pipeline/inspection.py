@@ -11,8 +11,8 @@ from ..core.contract import Inspection, Program, Target
 from ..core.errors import ErrorCode, Hint, ModelcError, Option, RunnerError, UsageError
 from ..core.model_meta import ModelMeta
 from ..core.segments import Segmented, SegmentOptions, SegmentPlan
-from .manifest_file import read_manifest
 from .model_metadata import META_KEY, decode_meta
+from .parts.joined_manifest import read_results_of
 from .recorded_run import check_program_trust, record_beside
 
 
@@ -108,7 +108,7 @@ def _inspect_model(place: Path, target: Target) -> Inspection:
 
 def _refuse_folder(place: Path, segments: SegmentOptions | None) -> None:
     """Raise a UsageError for an output folder; its hint names an artifact that can be inspected."""
-    manifest = read_manifest(place) if place.is_dir() else None
+    manifest = read_results_of(place) if place.is_dir() else None
     files = [place / one.files[0].name for one in (() if manifest is None else manifest.artifacts)]
     files = [file for file in files if file.exists()]
     hint = f"; of all of them: modelc report {place}"

@@ -18,7 +18,7 @@ from ..core.hub_ids import find_hub_id
 from ..core.kinds import Capture
 from ..core.manifest import Manifest, Pending
 from ..core.nested_values import is_loader_spec
-from ..core.part_records import PartsManifest
+from ..core.part_records import PARTS_FILE, PartsManifest
 from ..core.records import REJECTED_FOLDER, Artifact, Checkpoint, sha256_of
 from ..core.verdict import Tolerance
 from .image_samples import digest_samples
@@ -48,7 +48,8 @@ def load_manifest(folder: Path) -> Manifest:
         models = sorted(str(one.parent) for one in folder.glob(f"*/{MANIFEST_FILE}"))[:_MAX_NAMED]
         hint = "give an output folder of modelc export"
         if models:
-            hint = f"it contains the folders of several models: give {' or '.join(models)}"
+            what = "parts" if (folder / PARTS_FILE).is_file() else "models"
+            hint = f"it contains the folders of several {what}: give {' or '.join(models)}"
         raise UsageError(
             f"{folder} has no {MANIFEST_FILE}",
             hint=hint,
