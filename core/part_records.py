@@ -69,7 +69,8 @@ class PartsManifest:
     them end to end. `wrong_parts` are the parts that a rejection blames, by the verdict's artifact.
     `failures` are artifacts of the whole that could not be run, and parts that could not be judged.
     `keys` are the cache keys of the verdicts by artifact, empty if not computed; `needs` are the
-    dependencies besides the request, as of a manifest.
+    dependencies besides the request, as of a manifest. `held_out` are the digests of the samples
+    that calibrated artifacts are judged on.
     """
 
     modelc: str
@@ -87,6 +88,7 @@ class PartsManifest:
     environment: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     needs: Dependencies = field(default_factory=Dependencies)
+    held_out: dict[str, str] = field(default_factory=dict)
     schema_version: int = PARTS_SCHEMA_VERSION
     seal: str = field(default="", compare=False)  # last: it covers the text before it
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,15 @@ from ...calibration.calibration_options import RANDOM, CalibrationOptions
 from ...calibration.sample_reader import feed_digest
 from ...core.contract import Feed, Outputs
 from ...core.errors import ErrorCode, UsageError
+from ...core.part_records import WHOLE
+from ...core.records import sha256_of
+from ...core.untrusted_files import read_npz
 from ...validators.feed_values import check_samples
 from ...validators.feeds import NamedFeed
 from ..quantization import prepare_calibration
 from ..run_progress import Progress
 from .eager_parts import EagerWhole
+from .judge_whole import WholeReference
 from .part_inputs import CallRecorder
 from .parts_file import CALIBRATION_FOLDER
 
@@ -76,14 +80,20 @@ def calibrate_parts(
         UsageError: the samples cannot be used.
         CheckpointError: the pipeline rejects one.
     """
+    import numpy as np
+
     savers = {name: _open_saver(out, name, options) for name in whole.parts.modules}
 
     def run(name: str, feed: Feed) -> Outputs:
         savers[name].save(feed)
         return recorder.record_call(name, feed)
 
+    place = _make_folder(out, WHOLE)
     prepared = prepare_calibration(options, whole.signature, whole.feeds, progress)
     with prepared as samples, progress.step(_STEP, log="compose"):
+        for number, feed in enumerate(samples.held_out, start=1):
+            held: dict[str, Any] = dict(feed)
+            np.savez(place / f"held-out-{number}.npz", **held)
         feeds = (*samples, *samples.held_out)
         for number, feed in enumerate(feeds, start=1):
             arrays, sizes = check_samples(whole.signature, feed)
@@ -97,8 +107,65 @@ def calibrate_parts(
     return PartCalibration(folders={name: one.folder for name, one in savers.items()}, note=note)
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeldOutWhole:
+    """Eager on the samples that nothing was calibrated with, their digests, and notes.
+
+    Without samples, it is eager on the feeds of the whole.
+    """
+
+    reference: WholeReference
+    digests: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def hold_out(
+    reference: WholeReference,
+    out: Path,
+    recorded: Mapping[str, str] | None,
+    advance: Callable[[], None],
+) -> HeldOutWhole:
+    """Run eager on the samples of the whole that nothing was calibrated with.
+
+    Args:
+        reference: eager on the feeds of the whole.
+        out: the folder of the parts.
+        recorded: the digests of those that the whole was judged on; None takes all that are there.
+        advance: called after each run.
+
+    Raises:
+        UsageError: a sample does not fit the inputs.
+        CheckpointError: eager rejects one.
+    """
+    place = out / CALIBRATION_FOLDER / WHOLE
+    names = [one.name for one in place.glob("*.npz")] if recorded is None else recorded
+    files = {name: place / name for name in sorted(names)}
+    if not files:
+        return HeldOutWhole(reference=reference)
+    there = all(one.is_file() and not one.is_symlink() for one in files.values())
+    digests = {name: sha256_of(file) for name, file in files.items()} if there else {}
+    if recorded is not None and digests != dict(recorded):
+        lost = (
+            f"samples in {place} are missing or changed: INT8 is judged on drawn feeds end to end"
+        )
+        return HeldOutWhole(reference=reference, notes=(lost,))
+    feeds = []
+    for name, file in files.items():
+        arrays, sizes = check_samples(reference.whole.signature, read_npz(file))
+        feeds.append(NamedFeed(name=Path(name).stem, arrays=arrays, sizes=sizes))
+    whole = replace(reference.whole, feeds=tuple(feeds))
+    text = f"INT8 is judged end to end on {len(feeds)} samples that nothing was calibrated with"
+    return HeldOutWhole(reference=WholeReference.of(whole, advance), digests=digests, notes=(text,))
+
+
 def _open_saver(out: Path, part: str, options: CalibrationOptions) -> CallSaver:
-    """Make an empty folder for the samples of a part.
+    """Return what saves the calls of a part in an empty folder."""
+    most = options.samples + options.hold_out
+    return CallSaver(folder=_make_folder(out, part), most=most, draw=random.Random(options.seed))
+
+
+def _make_folder(out: Path, part: str) -> Path:
+    """Make an empty folder for the samples of a part, or of the whole.
 
     Raises:
         UsageError: it is a link.
@@ -113,5 +180,4 @@ def _open_saver(out: Path, part: str, options: CalibrationOptions) -> CallSaver:
         )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    most = options.samples + options.hold_out
-    return CallSaver(folder=folder, most=most, draw=random.Random(options.seed))
+    return folder

@@ -150,6 +150,11 @@ class BuiltPart:
         found = () if self.manifest is None else self.manifest.artifacts
         return next((one for one in found if one.name == name and not one.rejected), None)
 
+    def is_calibrated(self, name: str) -> bool:
+        """Whether its artifact of this name was calibrated with samples."""
+        found = self.artifact(name)
+        return found is not None and found.calibration is not None
+
     def record(self) -> PartRecord:
         """Return the part as it is now, for the manifest of the whole."""
         found = () if self.manifest is None else self.manifest.artifacts

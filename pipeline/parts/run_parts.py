@@ -47,7 +47,7 @@ from .compose_function import ComposeFunction
 from .eager_parts import EagerParts, EagerWhole
 from .judge_whole import WholeCase, WholeReference, judge_whole
 from .opened_parts import OpenedParts, refuse_to_open
-from .part_calibration import PartCalibration, calibrate_parts
+from .part_calibration import PartCalibration, calibrate_parts, hold_out
 from .part_inputs import CallRecorder, extra_feeds
 from .parts_file import (
     BuiltPart,
@@ -68,7 +68,8 @@ class PartsRequest:
 
     `source` is the eager side, whose inputs and samples are those of the whole. `methods` are the
     parts by name. `part_inputs` are inputs of parts that the user stated. `signature` and
-    `recorded`, the parts when the whole was judged, are those of a manifest. `keys` are the cache
+    `recorded`, the parts when the whole was judged, and `held_out`, the digests of its samples,
+    are those of a manifest. `keys` are the cache
     keys by artifact, which are recorded with the files that the run reads. `calibration` is of the
     whole; None if no part is calibrated.
     """
@@ -81,6 +82,7 @@ class PartsRequest:
     part_inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     signature: Signature | None = None
     recorded: tuple[PartRecord, ...] = ()
+    held_out: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     depends: tuple[str, ...] = ()
     calibration: CalibrationOptions | None = None
@@ -111,6 +113,7 @@ class PartsRequest:
             judging=apply_recorded_judging(judging or Judging(), then),
             signature=then.signature,
             recorded=then.parts,
+            held_out=then.held_out,
         )
 
 
@@ -281,6 +284,8 @@ def judge_parts(
         with progress.step(title, log="compose"):
             steps = _StepCounter(progress, title, len(whole.feeds))
             reference = WholeReference.of(whole, steps.advance)
+            recorded = None if request.calibration is not None else request.held_out
+            held_out = hold_out(reference, request.out, recorded, steps.advance)
         manifest = PartsManifest(
             modelc=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -290,12 +295,18 @@ def judge_parts(
             signature=reference.signature,
             feeds=_plan_feeds(whole, request.judging, place),
             parts=tuple(one.record() for one in parts.values()),
-            notes=tuple(list_rebuilt(request.recorded, parts, whole.checkpoint.digest)),
+            notes=(
+                *list_rebuilt(request.recorded, parts, whole.checkpoint.digest),
+                *held_out.notes,
+            ),
             environment=describe_environment(),
             keys={name: request.keys[name] for name in artifacts if name in request.keys},
+            held_out=held_out.digests,
         )
         for name in artifacts:
-            manifest = _judge_artifact(name, parts, reference, manifest, progress, request.judging)
+            calibrated = any(one.is_calibrated(name) for one in parts.values())
+            side = held_out.reference if calibrated else reference
+            manifest = _judge_artifact(name, parts, side, manifest, progress, request.judging)
         if tracker is not None:
             manifest = replace(manifest, needs=tracker.needs())
         write_parts(manifest, request.out)

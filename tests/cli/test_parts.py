@@ -444,6 +444,7 @@ def test_int8_parts_are_calibrated_with_what_they_receive(tmp_path: Path, door: 
     assert {one.artifact: one.passed for one in read_parts(tmp_path / "out").verdicts} == {
         "onnx-int8": True
     }
+    _check_held_out(tmp_path / "out", samples, door)
     torch.manual_seed(0)
     net = composed_nets.Affine().eval()
     with torch.no_grad():
@@ -460,6 +461,21 @@ def test_int8_parts_are_calibrated_with_what_they_receive(tmp_path: Path, door: 
         (artifact,) = (one for one in manifest.artifacts if one.name == "onnx-int8")
         assert artifact.calibration is not None
         assert artifact.calibration.source == f"../calibration/{name}"
+
+
+def _check_held_out(out: Path, samples: Any, door: Door) -> None:
+    """The whole is judged on samples of the user that neither part was calibrated with."""
+    whole = read_parts(out)
+    (verdict,) = whole.verdicts
+    assert {*verdict.feeds} == {Path(name).stem for name in whole.held_out}
+    for name in whole.held_out:  # a sample of the user, that neither part was calibrated with
+        (found,) = np.load(out / "calibration" / "whole" / name).values()
+        assert any(np.array_equal(found[0], row) for row in samples)
+    door("validate", out, "-q", "--no-isolate")
+    assert read_parts(out).verdicts[0].feeds == verdict.feeds
+    shutil.rmtree(out / "calibration" / "whole")
+    door("validate", out, "-q", "--no-isolate")
+    assert "opt" in read_parts(out).verdicts[0].feeds
 
 
 @pytest.mark.slow
