@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from .make_order import build_order, include_steps, preprocess_as_declared
 from .model_metadata import flatten_meta, make_meta
 from .option_values import parse_capture, parse_postprocess
 from .order import Judging, Lowering, Order, Source, Wanted
+from .parts.export_parts import export_parts
 from .run_order import run as run_here
 from .user_samples import Example, keep_with_record, store_module, store_samples
 
@@ -131,7 +133,6 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
     """
     folder, bounds = Path(out), _process_limits(timeout, memory, isolate=isolate)
     wanted = tuple(Wanted.parse(text) for text in ([to] if isinstance(to, str) else to))
-    capture_method = parse_capture(capture)
     specs, example = _split_inputs(inputs, samples)
     with keep_with_record(folder) as stored:
         if not isinstance(source, str | Path):
@@ -160,7 +161,7 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             wanted=wanted,
             out=folder,
             judging=judging or Judging(),
-            capture=capture_method,
+            capture=parse_capture(capture),
             opset=opset,
             references=references,
             external_data=external_data,
@@ -178,13 +179,8 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             runtimes=tuple(runtimes),
         )
         order = replace(order, source=include_steps(order.source, order.meta))
-        if parts or compose:
-            from .parts.export_parts import export_parts
-
-            manifest = export_parts(order, parts or {}, compose, tell, bounds)
-        else:
-            manifest = _execute(preprocess_as_declared(order), tell, bounds)
-        return make_result(manifest, folder)
+        many = partial(export_parts, (parts or {}, compose)) if parts or compose else _execute
+        return make_result(many(preprocess_as_declared(order), tell, bounds), folder)
 
 
 def _read_meta(meta: Mapping[str, object] | ModelMeta | None) -> ModelMeta | None:

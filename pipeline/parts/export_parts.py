@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 
 from ...core.children.limits import ProcessLimits
 from ...core.errors import ErrorCode, UsageError
@@ -23,19 +22,18 @@ _ORDER = ("narrow", "stateful", "against_pipeline", "patches", "measuring", "met
 
 
 def export_parts(
+    choice: tuple[Mapping[str, str], str | None],
     order: Order,
-    methods: Mapping[str, str],
-    compose: str | None,
-    tell: Tell,
+    on_event: Tell,
     bounds: ProcessLimits | None,
 ) -> Manifest:
     """Convert the parts, each judged alone, and judge them end to end.
 
     Args:
+        choice: the submodule or method of each part by its name, and the user's function, as
+            `"package.module:function"`.
         order: that of the whole.
-        methods: the submodule or method of each part, by its name.
-        compose: the user's function, as `"package.module:function"`.
-        tell: receives progress events.
+        on_event: receives progress events.
         bounds: the limits of the child processes; None does the work in this one.
 
     Returns:
@@ -44,13 +42,13 @@ def export_parts(
     Raises:
         ModelcError: the checkpoint, a part or the function cannot be used.
     """
-    parts, order = _read_parts(order, methods, compose)
-    call = _make_caller(tell, bounds)
+    parts, order = _read_parts(order, *choice)
+    call = _make_caller(on_event, bounds)
     request = parts.request(order, {})
     plan = call(ApiCall(function="record_parts", arguments={"request": request}))
     if not isinstance(plan, PartsPlan):
         raise TypeError(f"record_parts returned a {type(plan).__name__}")
-    run = _make_runner(tell, bounds)
+    run = _make_runner(on_event, bounds)
     manifests = {part.name: run(order_part(order, part)) for part in plan.parts}
     pending = {one.step for manifest in manifests.values() for one in manifest.pending}
     names = list_whole(make_plan(order), pending)
@@ -90,19 +88,19 @@ def _read_parts(
     return parts, replace(order, source=replace(order.source, inputs=inputs))
 
 
-def _make_caller(tell: Tell, bounds: ProcessLimits | None) -> Callable[[ApiCall], CallValue]:
+def _make_caller(on_event: Tell, bounds: ProcessLimits | None) -> Callable[[ApiCall], CallValue]:
     if bounds is None:
-        return partial(perform_call, tell=tell)
+        return lambda call: perform_call(call, on_event)
     from ..isolation.supervisor import call_isolated
 
-    return partial(call_isolated, tell=tell, bounds=bounds)
+    return lambda call: call_isolated(call, on_event, bounds=bounds)
 
 
-def _make_runner(tell: Tell, bounds: ProcessLimits | None) -> Callable[[Order], Manifest]:
+def _make_runner(on_event: Tell, bounds: ProcessLimits | None) -> Callable[[Order], Manifest]:
     if bounds is None:
         from ..run_order import run
 
-        return partial(run, tell=tell)
+        return lambda order: run(order, on_event)
     from ..isolation.supervisor import run_isolated
 
-    return partial(run_isolated, tell=tell, bounds=bounds)
+    return lambda order: run_isolated(order, on_event, bounds=bounds)
