@@ -49,7 +49,10 @@ MODELS: dict[str, tuple[str, str, dict[str, object]]] = {
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", TIED),
     "window": ("MistralForCausalLM", "MistralConfig", {**PAIRS, "sliding_window": 16}),
     "qwen3-moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", {**PAIRS, **EXPERTS}),
-    "gemma": ("GemmaForCausalLM", "GemmaConfig", {**PAIRS, **TIED, "head_dim": 32}),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", {
+        **PAIRS, "num_local_experts": 8, "intermediate_size": 64}),
+    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {
+        **PAIRS, **TIED, "head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 64}),
     "bamba": ("BambaForCausalLM", "BambaConfig", {**PAIRS, **SCAN}),
     "lfm2": ("Lfm2ForCausalLM", "Lfm2Config", {**PAIRS, "layer_types": LAYERS}),
     "t5": ("T5ForConditionalGeneration", "T5Config", RANGES),

@@ -1,16 +1,20 @@
 """Small language models in each precision and both formats: the token judge's figures, one table.
 
-`python -m modelc.benchmarks.token_table [NAME ...]` exports models that token_models.py trained
-(in OUT/models; those that are missing are trained first, minutes each) by the command line, and
+`python -m modelc.benchmarks.token_table --out DIR` exports models that token_models.py trained
+(in DIR/models; those that are missing are trained first, minutes each) by the command line, and
 then generates 200 tokens greedily with each file, by a loop of numpy on ONNX Runtime or OpenVINO
 that shares nothing with modelc. They are compared with the tokens of transformers' own `generate`:
 a batch of two rows, one of them padded on the left, or two texts or sounds for an encoder. Once
 plainly, and once where no pair of tokens may come again, as small models soon repeat themselves.
+
+The rows of a model are kept in DIR/NAME.json with the commit: a run that was stopped goes on with
+the next model, and another commit starts again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
@@ -35,10 +39,12 @@ TEXT, SOUND = "text2text-generation", "automatic-speech-recognition"
 TASKS = {"t5": TEXT, "bart": TEXT, "whisper": SOUND}  # of two parts
 # an input with the cached positions: two of the four layers of a hybrid have them
 GROWING = {"bamba": "past_key_values.1.key", "lfm2": "past_key_values.1.key"}
-NAMES = ("llama", "qwen3-moe", "gemma", "bamba", "lfm2", "gpt2", "t5", "bart", "whisper")
+NAMES = ("llama", "gpt2", "gemma2", "qwen3-moe", "mixtral", "bamba", "lfm2", "t5", "bart",
+    "whisper")  # fmt: skip
+HALVES = ("qwen3-moe", "mixtral", "t5", "bart")  # in FP16 too
 STEPS = {"bamba": 200}  # of training, where a step takes seconds
 HEAD = ("model", "format", "precision", "verdict", "SQNR dB", "KL", "agreement (near)",
-    "perplexity", "greedy tokens", "s")  # fmt: skip
+    "perplexity", "greedy tokens")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,11 @@ class Job:
     def title(self) -> str:
         """The part as the table names it."""
         return f"{self.model} {self.part}".strip()
+
+    @property
+    def folder(self) -> str:
+        """The folder of its artifacts."""
+        return self.title.replace(" ", "-")
 
 
 def list_jobs(name: str, text: Path) -> list[Job]:
@@ -71,16 +82,21 @@ def list_jobs(name: str, text: Path) -> list[Job]:
     return [Job(model=name, part=part, task=task, options=more) for part, task, more in parts]
 
 
-def export(job: Job, folder: Path, out: Path, wanted: str) -> float:
-    """Export a part by the command line; return the seconds. Rejected artifacts are kept."""
+def name_artifact(form: str, precision: str, between: str) -> str:
+    """Return what the command line calls an artifact; fp32 has no name."""
+    return form if precision == "fp32" else f"{form}{between}{precision}"
+
+
+def export(job: Job, folder: Path, out: Path) -> None:
+    """Export a part by the command line. Rejected artifacts are kept."""
+    precisions = PRECISIONS if job.model in HALVES else USUAL
+    wanted = ",".join(name_artifact(form, one, ":") for form in FORMATS for one in precisions)
     argv = [
         sys.executable, "-m", "modelc", "export", str(folder), "--model-arg", f"task={job.task}",
         "--to", wanted, "-o", str(out), "-q", "--overwrite", "--sensitivity", "0", *job.options,
     ]  # fmt: skip
-    began = time.monotonic()
     made = subprocess.run(argv, capture_output=True, text=True, check=False)
     (out.parent / f"{out.name}.log").write_text(made.stdout + made.stderr, encoding="utf-8")
-    return time.monotonic() - began
 
 
 def open_file(path: Path) -> Any:
@@ -216,7 +232,7 @@ def figures_of(verdict: Verdict | None) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def rows_of(name: str, jobs: list[Job], place: Path, spent: dict[str, float]) -> Iterator[Any]:
+def rows_of(name: str, jobs: list[Job], place: Path) -> Iterator[tuple[str, ...]]:
     """Yield the table's rows of a model, which was exported."""
     import torch
     from transformers import AutoTokenizer
@@ -227,31 +243,33 @@ def rows_of(name: str, jobs: list[Job], place: Path, spent: dict[str, float]) ->
     given = make_prompt(name, torch.tensor(tokenizer(text, verbose=False)["input_ids"]))
     wanted = [generate_eager(name, folder, given, pairs=pairs) for pairs in (True, False)]
     arrays = {key: value.numpy() for key, value in given.items()}
-    manifests = {job.part: read_manifest(place / job.title.replace(" ", "-")) for job in jobs}
     for form in FORMATS:
-        for precision in PRECISIONS:
-            key = form if precision == "fp32" else f"{form}-{precision}"
-            paths = []
+        for precision in PRECISIONS if name in HALVES else USUAL:
+            files = []
             for job in jobs:
-                manifest = manifests[job.part]
-                assert manifest is not None
-                found = [one for one in (key, f"rejected/{key}")
-                    if manifest.verdict_of(one) is not None]  # fmt: skip
-                verdict = manifest.verdict_of(found[0]) if found else None
-                place_of = {one.name: one.files[0].name for one in manifest.artifacts}
-                if verdict is None and precision not in USUAL:
-                    continue
-                if found:
-                    paths.append(place / job.title.replace(" ", "-") / place_of[found[0]])
+                verdict, path = find_artifact(place / job.folder, form, precision)
+                files += [path] if path else []
                 greedy = ""
-                if job is jobs[-1] and len(paths) == len(jobs):
-                    files = paths[-1], paths[0] if len(paths) > 1 else None
+                if job is jobs[-1] and len(files) == len(jobs):
+                    encoder = files[0] if len(files) > 1 else None
                     greedy = ", ".join(
-                        compare_greedy(tokens, generate(*files, arrays, pairs=not index))
+                        compare_greedy(
+                            tokens, generate(files[-1], encoder, arrays, pairs=not index)
+                        )
                         for index, tokens in enumerate(wanted)
                     )
-                yield (job.title, form, precision, *figures_of(verdict), greedy,
-                    f"{spent[job.title]:.0f}")  # fmt: skip
+                yield (job.title, form, precision, *figures_of(verdict), greedy)
+
+
+def find_artifact(out: Path, form: str, precision: str) -> tuple[Verdict | None, Path | None]:
+    """Return the verdict on an artifact of a folder, rejected or not, and its file."""
+    key, manifest = name_artifact(form, precision, "-"), read_manifest(out)
+    assert manifest is not None
+    places = {one.name: out / one.files[0].name for one in manifest.artifacts}
+    for name in (key, f"rejected/{key}"):
+        if (verdict := manifest.verdict_of(name)) is not None:
+            return verdict, places[name]
+    return None, None
 
 
 def train_missing(name: str, models: Path) -> None:
@@ -264,29 +282,43 @@ def train_missing(name: str, models: Path) -> None:
     subprocess.run(argv, check=True)
 
 
+def measure_model(name: str, place: Path) -> list[tuple[str, ...]]:
+    """Export a model, which is trained if it is not there, and return its rows."""
+    train_missing(name, place / "models")
+    jobs = list_jobs(name, place / "models" / "held-out.txt")
+    for job in jobs:
+        export(job, place / "models" / name, place / job.folder)
+    return list(rows_of(name, jobs, place))
+
+
+def find_commit() -> str:
+    """Return the commit of this tree; another one is of a tree with changes."""
+    argv = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def main() -> None:
     """Export, generate, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"default: all ({', '.join(NAMES)})"
+    )
     parser.add_argument("--out", type=Path, default=Path("token-table"))
-    parser.add_argument("--again", action="store_true", help="read what is there, export nothing")
-    parser.add_argument("--to", help="artifacts, with fp16 too", default=",".join(
-        form if precision == "fp32" else f"{form}:{precision}"
-        for form in FORMATS for precision in USUAL))  # fmt: skip
     given = parser.parse_args()
-    models = given.out / "models"
+    given.out.mkdir(parents=True, exist_ok=True)
+    commit = find_commit()
     print(f"| {' | '.join(HEAD)} |\n|{' --- |' * len(HEAD)}", flush=True)
     for name in given.names or NAMES:
-        train_missing(name, models)
-        jobs, spent = list_jobs(name, models / "held-out.txt"), {}
-        for job in jobs:
-            out = given.out / job.title.replace(" ", "-")
-            record = out.with_suffix(".seconds")
-            if not given.again:
-                record.write_text(f"{export(job, models / name, out, given.to):.0f}", "ascii")
-            spent[job.title] = float(record.read_text("ascii"))
-        for row in rows_of(name, jobs, given.out, spent):
+        kept, began = given.out / f"{name}.json", time.monotonic()
+        known = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
+        if known.get("commit") != commit:
+            rows = measure_model(name, given.out)
+            seconds = round(time.monotonic() - began)
+            known = {"commit": commit, "seconds": seconds, "rows": rows}
+            kept.write_text(json.dumps(known, indent=1), encoding="utf-8")
+        for row in known["rows"]:
             print(f"| {' | '.join(row)} |", flush=True)
+        print(f"{name}: {known['seconds']} s", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

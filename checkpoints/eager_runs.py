@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,6 +27,7 @@ from .eager_perturbations import (
 )
 from .eager_probes import DiscreteOrigin, watch_discrete_origins, watch_values
 from .enclosed_module import EnclosedSteps
+from .router_choices import RouterScores, exchange_experts, watch_routers
 from .run_limits import watch_nonfinite_queries
 from .taint import ConversionLog, track_taint
 from .user_code import locate_user_code
@@ -189,6 +190,31 @@ class EagerVariants(ABC):
             return found if choices.made else None
 
         return self._once(("ties", last, exact), feed, answer)
+
+    def record_routers(
+        self, feed: Feed, tokens: int, share: float = 0.0, seed: int = 0
+    ) -> tuple[RouterScores, ...]:
+        """Return the scores of each router for a feed of so many tokens, perturbed by a share.
+
+        Raises:
+            CheckpointError: eager rejects the feed.
+        """
+        found: list[RouterScores] = []
+        with perturb_weights(self._module, share, seed) if share else nullcontext():
+            given = perturb_feed(feed, share, seed) if share else feed
+            with watch_routers(tokens, found):
+                self._tensors(given)
+        return tuple(found)
+
+    def run_with_next_experts(self, feed: Feed, tokens: int, near: Sequence[Array]) -> Outputs:
+        """Run one feed with the next expert for the tokens that are marked, by router.
+
+        Raises:
+            CheckpointError: eager rejects the feed.
+        """
+        with exchange_experts(tokens, near):
+            tensors = self._tensors(feed)
+        return {name: to_array(tensor) for name, tensor in tensors.items()}
 
     def draw_perturbed(self, feed: Feed, share: float, *, pairs: int) -> Iterator[Outputs]:
         """Yield perturbed runs by seeds from 0, each with the share and its negative.

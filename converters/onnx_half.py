@@ -17,13 +17,8 @@ from .onnx_autocast import AutocastDraft, run_autocast, write_draft
 from .onnx_compatibility import lower_model, opset_of
 from .onnx_files import check_model, copy_sidecar, save_model, set_metadata
 from .onnx_half_emulation import HALF_IO
-from .onnx_half_ranges import (
-    HALF_LIMITS,
-    HalfOverflow,
-    clamp_masks,
-    find_overflows,
-    read_with_names,
-)
+from .onnx_half_ranges import HALF_LIMITS, HalfOverflow, find_overflows, read_with_names
+from .onnx_mask_fills import clamp_masks
 from .onnx_origins import NodeOrigin, match_nodes, module_or_node, read_origins
 from .onnx_topology import all_nodes
 

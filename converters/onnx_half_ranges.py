@@ -1,10 +1,9 @@
-"""Forecast which tensors of an FP32 ONNX model do not fit half precision, and clamp mask fills."""
+"""Forecast which tensors of an FP32 ONNX model do not fit half precision."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +37,16 @@ _HALF_STEP = 2.0**-25  # float16 rounds magnitudes up to this to 0
 # a tiny constant usually guards a division, a root or a logarithm
 _GUARDED = frozenset({"Cast", "Clip", "Expand", "Max", "Pow", "Reshape", "Sqrt", "Unsqueeze"})
 _DIVIDES = frozenset({"Div", "Reciprocal", "Log"})
+# Rounding moves an angle by a share of itself, and its sine by as much: 5e-4 of 1000 radians in
+# float16 are half a radian. Sines of smaller angles err about as much as they are rounded.
+_ANGLE = 4.0  # radians
+_TURNS = frozenset({"Sin", "Cos"})
+_MOVES = frozenset({
+    "Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split",
+    "Squeeze", "Tile", "Transpose", "Unsqueeze",
+})  # fmt: skip
+_PRODUCTS = frozenset({"Einsum", "Gemm", "MatMul"})
+_SCALES = _MOVES | {"Add", "Div", "Mul", "Neg", "Sub"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +112,11 @@ def find_overflows(
     """Return the overflows of a model in memory, whose weights and sidecar lie beside `parent`."""
     finder = _OverflowFinder(wiring=GraphWiring(model.graph), origins=read_origins(parent))
     found = [*finder.weights(model.graph, parent.parent, low)]
-    if low is Precision.FP16:
+    turns = [node for node in model.graph.node if node.op_type in _TURNS]
+    if low is Precision.FP16 or turns:
         ranges = call_framework("ONNX Runtime", lambda: measure_ranges(model, parent.parent, feeds))
-        found.extend(finder.activations(ranges))
+        found.extend(finder.activations(ranges) if low is Precision.FP16 else ())
+        found.extend(finder.angles(turns, ranges, low))
     return tuple(found)
 
 
@@ -182,6 +193,40 @@ class _OverflowFinder:
             else:
                 continue
             yield from self._report(tensor, found.peak, reason)
+
+    def angles(
+        self, turns: Sequence[onnx.NodeProto], ranges: Mapping[str, TensorRange], low: Precision
+    ) -> Iterator[HalfOverflow]:
+        """Yield sines of large angles, such as those of rotary positions and of time steps."""
+        for node in turns:
+            found = ranges.get(node.input[0])
+            if found is None or found.peak <= _ANGLE:
+                continue
+            yield HalfOverflow(
+                node=node.name,
+                op=node.op_type,
+                module=self.origins.get(node.name, UNKNOWN_ORIGIN).module,
+                tensor=node.input[0],
+                value=found.peak,
+                reason=f"angles are up to {found.peak:.3g} radians, which {low} rounds",
+                keep=(node.name, *self._scaling(node)),
+            )
+
+    def _scaling(self, node: onnx.NodeProto) -> Iterator[str]:
+        """Yield the nodes that compute an angle from positions: a product ends the way back."""
+        seen: set[str] = set()
+        waiting = [(name, _SCALES) for name in node.input]
+        while waiting:
+            tensor, allowed = waiting.pop()
+            maker = self.wiring.producers.get(tensor)
+            if maker is None or maker.name in seen:
+                continue
+            product = maker.op_type in _PRODUCTS and allowed is _SCALES
+            if not product and maker.op_type not in allowed:
+                continue
+            seen.add(maker.name)
+            yield maker.name
+            waiting.extend((name, _MOVES if product else allowed) for name in maker.input)
 
     def weights(
         self, graph: onnx.GraphProto, folder: Path, low: Precision
@@ -278,104 +323,3 @@ def _sqnr(sizes: Array, small: Array) -> float:
     power = float(np.sum(np.square(sizes, dtype=np.float64)))
     noise_power = float(np.sum(np.square(noise, dtype=np.float64)))
     return 10 * np.log10(power / noise_power) if noise_power else np.inf
-
-
-# A score up to 2^13 plus this fill stays finite, three times over, and its exp() is 0. bfloat16
-# has float32's exponents: its lowest number behaves as float32's does.
-_HALF_FILLS = {Precision.FP16: -(2.0**14), Precision.BF16: -HALF_LIMITS[Precision.BF16]}
-_ENDS = frozenset({"Softmax", "LogSoftmax"})
-_THROUGH = frozenset({
-    "Add", "Cast", "CastLike", "Concat", "Expand", "Flatten", "Gather", "Identity", "Max", "Min",
-    "Mul", "Reshape", "ScatterND", "Slice", "Split", "Squeeze", "Sub", "Tile", "Transpose",
-    "Trilu", "Unsqueeze", "Where",
-})  # fmt: skip
-_CLOSE = 1e-5  # of the largest output; a visible change of the fill exceeds this by far
-
-
-def clamp_masks(
-    model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed], low: Precision
-) -> tuple[str, ...]:
-    """Clamp the fills that only softmaxes read, in place; none if an output would change.
-
-    Args:
-        model: float32.
-        folder: the folder of its external weights.
-        feeds: the outputs on each of them must stay the same.
-        low: the precision that the fills must fit.
-
-    Returns:
-        the names of the changed constants.
-
-    Raises:
-        ConversionError: ONNX Runtime cannot run the model.
-    """
-    wiring = GraphWiring(model.graph)
-    changes = [
-        (name, tensor, clamped)
-        for name, tensor in float_constants(model.graph)
-        if _is_softmax_only(name, wiring)
-        and (clamped := _clamp_fill(tensor, folder, low)) is not None
-    ]
-    if not changes:
-        return ()
-    originals = [deepcopy(tensor) for _, tensor, _ in changes]
-    before = call_framework("ONNX Runtime", lambda: _run_model(model, folder, feeds))
-    for _, tensor, clamped in changes:
-        tensor.CopyFrom(clamped)
-    after = call_framework("ONNX Runtime", lambda: _run_model(model, folder, feeds))
-    if all(_is_alike(one, other) for one, other in zip(before, after, strict=True)):
-        return tuple(name for name, _, _ in changes)
-    for (_, tensor, _), original in zip(changes, originals, strict=True):
-        tensor.CopyFrom(original)
-    return ()
-
-
-def _is_softmax_only(tensor: str, wiring: GraphWiring) -> bool:
-    """Return whether a tensor affects the outputs through softmaxes only."""
-    seen: set[str] = set()
-    waiting = [tensor]
-    while waiting:
-        name = waiting.pop()
-        if name in wiring.outputs or name in wiring.captured or not wiring.readers.get(name):
-            return False
-        seen.add(name)
-        for node in wiring.readers[name]:
-            if node.op_type in _ENDS:
-                continue
-            if node.op_type not in _THROUGH:
-                return False
-            waiting.extend(output for output in node.output if output and output not in seen)
-    return True
-
-
-def _clamp_fill(tensor: onnx.TensorProto, folder: Path, low: Precision) -> onnx.TensorProto | None:
-    """Return the constant with its finite fills clamped; None if none exceeds the range."""
-    import numpy as np
-    from onnx import numpy_helper
-
-    values = constant_values(tensor, folder)
-    beyond = np.isfinite(values) & (np.abs(values) > HALF_LIMITS[low])
-    if not beyond.any():
-        return None
-    fill = np.copysign(np.float32(_HALF_FILLS[low]), values)
-    return numpy_helper.from_array(np.where(beyond, fill, values), tensor.name)
-
-
-def _run_model(model: onnx.ModelProto, folder: Path, feeds: Sequence[Feed]) -> list[Array]:
-    session = open_session(model, folder)
-    return [array for feed in feeds for array in run_session(session, feed).values()]
-
-
-def _is_alike(one: Array, other: Array) -> bool:
-    """Return whether two outputs agree within float32 noise, with equal NaN and Inf."""
-    import numpy as np
-
-    if one.shape != other.shape or one.dtype.kind != "f":
-        return bool(np.array_equal(one, other))
-    finite = np.isfinite(one)
-    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
-        return False
-    if not finite.any():
-        return True
-    limit = _CLOSE * float(np.abs(one[finite]).max())
-    return bool(np.abs(one[finite] - other[finite]).max() <= limit)

@@ -22,6 +22,7 @@ from .reply_evidence import (
     redraw,
     reply_to,
 )
+from .routing_ties import settle_routing
 from .suppression_choices import settle_suppression
 
 if TYPE_CHECKING:
@@ -193,6 +194,7 @@ SECOND_LOOKS: tuple[Callable[[JudgedEvidence, EagerReference], JudgedEvidence], 
     redraw,
     settle_ties,
     take_plain_paths,
+    settle_routing,
 )
 
 

@@ -48,6 +48,7 @@ from .provenance.seals import QUANTIZER_KEY
 from .reply_evidence import Evidence, JudgedEvidence, beyond_feeds, reply_to
 from .restrict_values import restrict_inputs, restrict_values
 from .rounding_ties import apply_second_looks, mark_undecided_replies
+from .routing_ties import settle_routing
 from .suppression_choices import settle_suppression
 from .token_judge import check_tokens
 from .worst_feed import find_worst_feed
@@ -336,7 +337,7 @@ def _find_difference(
         return ""
     alone = replace(evidence, references=tuple(counted), replies=tuple(replies))
     judged = JudgedEvidence.of(alone)
-    settled = settle_suppression(judged, eager)
+    settled = settle_routing(settle_suppression(judged, eager), eager)
     return "" if settled is not judged and settled.passed else verdict.reason
 
 

@@ -8,6 +8,8 @@ from .structure import is_participle, measure
 LIMITS = {
     "files": 538,
     "lines": 124_890,
+    "files": 539,
+    "lines": 124_150,
     "small_files": 10,
     "test_lines": 86_720,
     "participles": 18,

@@ -12,12 +12,8 @@ import numpy as np
 import pytest
 
 from modelc.converters import onnx_model
-from modelc.converters.onnx_half_ranges import (
-    HalfOverflow,
-    clamp_masks,
-    find_overflows,
-    read_with_names,
-)
+from modelc.converters.onnx_half_ranges import HalfOverflow, find_overflows, read_with_names
+from modelc.converters.onnx_mask_fills import clamp_masks
 from modelc.core.contract import Array, Converted, Feed, Job, Outputs
 from modelc.core.kinds import Precision
 from modelc.core.signature import Signature

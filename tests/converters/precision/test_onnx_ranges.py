@@ -147,3 +147,40 @@ def test_a_guard_of_a_division_is_kept_up_to_the_division(onnx_file: OnnxFile) -
 
 def test_a_sound_model_has_no_forecast(onnx_file: OnnxFile) -> None:
     assert forecast(onnx_file(PRODUCT, w=EYE), [ONE], FP16) == ()
+
+
+@pytest.mark.parametrize("precision", [FP16, BF16])
+def test_large_angles_and_what_computes_them_are_kept(
+    onnx_file: OnnxFile, precision: Precision
+) -> None:
+    """Rotary positions: half a step of float16 at 1000 radians is a quarter of a radian."""
+    path = onnx_file(
+        """g (int64[N] p, float[N,4] x) => (float[N,4] y) {
+            [cast] f = Cast<to=1>(p)
+            [column] c = Unsqueeze(f, last)
+            [angle] a = MatMul(c, inverse)
+            [cos] t = Cos(a)
+            [turn] y = Mul(x, t)
+        }""",
+        last=np.array([1]),
+        inverse=np.array([[1, 0.1, 0.01, 0.001]], np.float32),
+    )
+    x = np.ones((2, 4), np.float32)
+    (found,) = forecast(path, [{"p": np.array([3, 999]), "x": x}], precision)
+    assert found.keep == ("cos", "angle", "column", "cast")
+    assert not forecast(path, [{"p": np.array([0, 3]), "x": x}], precision)
+
+
+def test_a_product_of_activations_is_no_angle(onnx_file: OnnxFile) -> None:
+    """A layer before a sine keeps its own layers before it in half precision."""
+    path = onnx_file(
+        """g (float[N,4] x) => (float[N,4] y) {
+            [first] a = MatMul(x, w)
+            [act] b = Relu(a)
+            [second] c = MatMul(b, w)
+            [sin] y = Sin(c)
+        }""",
+        w=EYE * 3,
+    )
+    (found,) = forecast(path, [ONE], FP16)
+    assert found.keep == ("sin", "second")
