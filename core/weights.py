@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .contract import Array, Target
+from .errors import Hint
 from .kinds import Precision
 
 if TYPE_CHECKING:
@@ -108,6 +109,13 @@ class QuantizedMatrix:
     def __deepcopy__(self, _: object) -> QuantizedMatrix:
         """Return itself: a copied module shares its integers."""
         return self
+
+
+@runtime_checkable
+class PrecisionAdvising(Target, Protocol):
+    """A target that has something else in place of a precision that it does not offer."""
+
+    PRECISION_ADVICE: Mapping[Precision, Hint]
 
 
 @runtime_checkable

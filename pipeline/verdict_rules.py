@@ -15,7 +15,7 @@ from typing import TypeAlias
 from ..checkpoints.eager_probes import DiscreteOrigin
 from ..core.compile_records import COMPILED
 from ..core.findings import SIZED, SkippedCheck
-from ..core.kinds import QUANTIZED, WEIGHTS_ONLY, Precision, ReasonCode
+from ..core.kinds import INTEGER_WEIGHTS, QUANTIZED, Precision, ReasonCode
 from ..core.postprocess import BOXES, CLASS_IDS, COUNT, SCORES
 from ..core.records import Artifact
 from ..core.target_extensions import (
@@ -166,7 +166,9 @@ def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     candidate, model = request.candidate, request.eager.model
     faults: tuple[str, ...] = ()
     exact = candidate.precision is Precision.FP32 and isinstance(candidate.target, Weighted)
-    rounds = candidate.precision in WEIGHTS_ONLY and isinstance(candidate.target, IntegerWeighted)
+    rounds = candidate.precision in INTEGER_WEIGHTS and isinstance(
+        candidate.target, IntegerWeighted
+    )
     if not (exact or rounds) or request.eager.skip(SkippedCheck.WEIGHTS):
         return Ruling()
     target, feed = candidate.target, request.eager.references[0].feed.arrays

@@ -22,10 +22,12 @@ from modelc.converters.quantizers.quantization_checks import NothingQuantizedErr
 from modelc.converters.quantizers.quantizer_registry import quantizers_for
 from modelc.core import large_arrays
 from modelc.core.contract import Job, Quantized, QuantizeJob
-from modelc.core.errors import ConversionError, RunnerError
+from modelc.core.errors import ConversionError, ErrorCode, RunnerError, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import WEIGHTS_ONLY, Precision
 from modelc.core.signature import merge_inputs
+from modelc.pipeline.order import Order, Source, Wanted
+from modelc.pipeline.plan import make_plan
 from modelc.validators.rounded_weights import find_misrounded_weights
 
 from .conftest import FloatModel, float_model_of
@@ -39,6 +41,7 @@ X = np.random.default_rng(1).standard_normal((2, ROWS)).astype(np.float32)
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 both = pytest.mark.parametrize("consumer", ["onnx", "openvino"])
 precisions = pytest.mark.parametrize("precision", sorted(WEIGHTS_ONLY))
+DYNAMIC = Precision.INT8_DYNAMIC
 
 
 def make_net() -> nn.Module:
@@ -66,11 +69,11 @@ def quantize(
     return quantizer.quantize(job)
 
 
-def run(path: Path) -> Array:
+def run(path: Path, given: Array = X) -> Array:
     """Run the file as its users do, without modelc."""
     if path.suffix == ".onnx":
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        return np.asarray(session.run(None, {"x": X})[0])
+        return np.asarray(session.run(None, {"x": given})[0])
     return np.asarray(openvino.Core().compile_model(str(path), "CPU", EXACT)({"x": X})[0])
 
 
@@ -147,6 +150,59 @@ def test_the_file_says_what_it_stores(
     layers = target.coverage(path, {"x": X}, "cpu").layers
     assert layers[str(precision)] >= 2
     assert set(layers) <= set(WEIGHTS_ONLY)
+
+
+def test_dynamic_int8_is_the_file_of_int8_weights_that_rounds_activations(
+    net: FloatModel, tmp_path: Path
+) -> None:
+    """The integers are the same; each product reads rows that are rounded in blocks of 128."""
+    paths = []
+    for precision in (Precision.INT8_WEIGHTS, DYNAMIC):
+        folder = tmp_path / precision
+        folder.mkdir()
+        paths.append(quantize(net, folder, "onnx", precision, group_size=32).path)
+    plain, dynamic = (onnx.load(str(one)).graph for one in paths)
+    assert plain.initializer == dynamic.initializer
+    module = make_net()
+    layers = [one for one in module if isinstance(one, nn.Linear)]  # type: ignore[attr-defined]
+    given = torch.tensor(X)
+    with torch.no_grad():
+        for layer, weight in zip(layers, unpack_onnx(paths[1]), strict=True):
+            layer.weight = nn.Parameter(torch.tensor(weight))
+            layer.register_forward_pre_hook(lambda _, args: (round_blocks(args[0]),))
+        meant = module(given).numpy()
+    assert sqnr(meant, run(paths[1])) > sqnr(meant, run(paths[0])) + 6
+    rows = [run(paths[1], X[:1]), run(paths[1], X[1:])]
+    np.testing.assert_allclose(np.concatenate(rows), run(paths[1]), rtol=1e-5, atol=1e-5)
+
+
+def round_blocks(given: torch.Tensor, size: int = 32) -> torch.Tensor:
+    """Round each 32 values of a row to 8 bits, symmetrically, by a scale of their own."""
+    blocks = given.reshape(len(given), -1, size)
+    steps = blocks.abs().amax(-1, keepdim=True) / 127
+    return (torch.round(blocks / steps.clamp(min=1e-30)) * steps).reshape(given.shape)
+
+
+def test_dynamic_int8_is_known_by_its_file(net: FloatModel, tmp_path: Path) -> None:
+    path = quantize(net, tmp_path, "onnx", DYNAMIC).path
+    assert onnx_model.inspect(path).quantized is DYNAMIC
+    assert onnx_model.coverage(path, {"x": X}, "cpu").layers == {"int8-dynamic": 3}
+    known = {name: one.numpy() for name, one in make_net().state_dict().items()}
+    assert find_misrounded_weights(known, onnx_model.integer_weights(path)) == ()
+
+
+def test_openvino_has_no_file_of_dynamic_int8() -> None:
+    """The hint names what does the same there."""
+    with pytest.raises(UsageError) as caught:
+        make_plan(order_of("openvino", DYNAMIC))
+    assert caught.value.code is ErrorCode.UNSUPPORTED
+    assert "openvino:int8-weights" in str(caught.value.hint)
+    assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" in str(caught.value.hint)
+
+
+def order_of(target: str, precision: Precision) -> Order:
+    wanted = Wanted(target=target, precision=precision)
+    return Order(source=Source(checkpoint=Path("net.pt")), wanted=(wanted,), out=Path("out"))
 
 
 @both
