@@ -142,8 +142,8 @@ class ArtifactOptions:
         "int8-dynamic", "8-bit integer weights, and activations rounded to 8 bits at run time, for "
         "ONNX, without data.", Panel.PRECISION, commands=On.EXPORT, key=False)
     int4: bool = switch(
-        "int4", "4-bit integer weights and float activations, without data; for TensorRT requires "
-        "--calib.", Panel.PRECISION, commands=On.MAKING, key=False)
+        "int4", "4-bit integer weights and float activations; --calib makes them better for "
+        "OpenVINO, and TensorRT requires it.", Panel.PRECISION, commands=On.MAKING, key=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,9 +318,9 @@ class LoweringOptions:
         parse=lambda text: None if text == val.AUTO else text, partial=True, metavar="NAME")
     method: str | None = option(
         None, "calib-method",
-        "minmax, entropy, percentile (onnxruntime); max, entropy, for --int4 awq, rtn (modelopt); "
-        "mixed, performance (nncf) ...; default: that of each quantizer. Quantizers without it are "
-        "skipped.",
+        "minmax, entropy, percentile (onnxruntime); max, entropy, for --int4 awq, rtn (modelopt), "
+        "gptq, rtn (nncf); mixed, performance (nncf) ...; default: that of each quantizer. "
+        "Quantizers without it are skipped.",
         commands=On.MAKING, partial=True, metavar="METHOD")
     group_size: int | None = option(
         None, "group-size",

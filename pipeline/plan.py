@@ -16,7 +16,7 @@ from ..core.manifest import Failure, Pending
 from ..core.target_extensions import Stateful
 from ..core.weights import PrecisionAdvising
 from .order import Order, Wanted
-from .quantizer_choice import check_lowering, choose_quantizers
+from .quantizer_choice import check_lowering, choose_quantizers, uses_optional_samples
 
 if TYPE_CHECKING:
     from ..core.errors import ModelcError
@@ -37,6 +37,7 @@ class Step:
         parent: name of the parent step; None for eager or the order's own parent.
         asked: whether the user requested the artifact, rather than another step.
         quantizers: quantizers to try, of which the best is kept; empty if the step needs none.
+        uses_calib: whether they use samples that they do not need.
         pending: why this host can only prepare the artifact; None if it can build it.
         built: the pending step whose files another host built; None if they are built here.
         loads_in: the runtimes (`--for`) that the artifact is written for.
@@ -50,6 +51,7 @@ class Step:
     parent: str | None
     asked: bool = True
     quantizers: tuple[Quantizer, ...] = ()
+    uses_calib: bool = False
     pending: Readiness | None = None
     built: Pending | None = None
     loads_in: str = ""
@@ -66,8 +68,13 @@ class Step:
         """Whether one of its quantizers, or that of what it is made from, needs samples."""
         way = self.target.NAME, self.wanted.precision
         if self.quantizers:
-            return any(way not in one.DATA_FREE for one in self.quantizers)
+            return self.uses_calib or any(way not in one.DATA_FREE for one in self.quantizers)
         return self.wanted.precision in QUANTIZED
+
+    @property
+    def searches(self) -> bool:
+        """Whether its quantizers need samples, with which layers to keep are searched."""
+        return self.uses_samples and not self.uses_calib
 
     @property
     def is_derived(self) -> bool:
@@ -147,12 +154,14 @@ class _Planner:
         captures = () if origin != EAGER else target.CAPTURES if forced is None else (forced,)
         ready_made = self._is_ready_made(origin, wanted)
         parent = None if ready_made else self._parent(target, wanted)
+        quantizers = () if ready_made else choose_quantizers(target, wanted, self.order)
         step = Step(
             target=target,
             wanted=wanted,
             captures=captures,
             parent=parent,
-            quantizers=() if ready_made else choose_quantizers(target, wanted, self.order),
+            quantizers=quantizers,
+            uses_calib=uses_optional_samples(quantizers, wanted, self.order.lowering),
             pending=why_pending(target),
             origin=None
             if parent is None

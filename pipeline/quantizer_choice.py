@@ -9,7 +9,7 @@ from ..core.contract import Quantizer, Target
 from ..core.errors import ErrorCode, Hint, MissingError, Option, UsageError
 from ..core.kinds import QUANTIZED, Precision
 from ..core.target_extensions import FloatEnds, RestLowered
-from .order import Order, Wanted
+from .order import Lowering, Order, Wanted
 
 if TYPE_CHECKING:
     from .plan import Step
@@ -29,8 +29,9 @@ def choose_quantizers(target: Target, wanted: Wanted, order: Order) -> tuple[Qua
     able = quantizers_for(target.NAME, wanted.precision)
     if not able:
         return ()
-    way = target.NAME, wanted.precision
-    if order.lowering.calibration is None and not all(way in q.DATA_FREE for q in able):
+    way, method = (target.NAME, wanted.precision), order.lowering.method
+    free = all(way in q.DATA_FREE and method not in q.SAMPLE_METHODS.get(way, ()) for q in able)
+    if order.lowering.calibration is None and not free:
         raise UsageError(
             f"{wanted.name} requires calibration data",
             hint=Hint("give real samples: ", Option("calib", "DIR"), ", or ",
@@ -41,13 +42,24 @@ def choose_quantizers(target: Target, wanted: Wanted, order: Order) -> tuple[Qua
     return tuple(one for one in chosen if _offers_method(one, able, wanted, order))
 
 
+def uses_optional_samples(
+    quantizers: Sequence[Quantizer], wanted: Wanted, lowering: Lowering
+) -> bool:
+    """Return whether these use the samples that were given, although they need none."""
+    way = wanted.target, wanted.precision
+    methods = {name for one in quantizers for name in one.SAMPLE_METHODS.get(way, ())}
+    asked = lowering.method is None or lowering.method in methods
+    return lowering.calibration is not None and bool(methods) and asked
+
+
 def check_lowering(order: Order, steps: Sequence[Step]) -> None:
     """Raise UsageError if a precision option has no effect."""
     lowering = order.lowering
     quantizes = any(step.quantizers for step in steps)
-    calibrates = any(step.quantizers and step.uses_samples for step in steps)
-    groups = any(step.quantizers and not step.uses_samples for step in steps)
-    searches = calibrates and order.has_accuracy_budget
+    made = [step for step in steps if step.quantizers]
+    calibrates = any(step.uses_samples for step in made)
+    groups = any(not step.searches for step in made)
+    searches = order.has_accuracy_budget and any(step.searches for step in made)
     halves = {Precision.FP16, Precision.BF16} - {order.parent_precision}  # that is not converted
     half_steps = [s for s in steps if s.wanted.precision in halves]
     quantized = [step for step in steps if step.wanted.precision in QUANTIZED]
@@ -62,6 +74,8 @@ def check_lowering(order: Order, steps: Sequence[Step]) -> None:
     no_int8 = f"no artifact is quantized: give --int8{instead}"
     no_rest = "no artifact is quantized for TensorRT: add --int8"
     no_data = f"no artifact is calibrated: give --int8{instead}" if groups else no_int8
+    if any(step.wanted.precision is Precision.INT4 for step in made):
+        no_data = "only INT4 for OpenVINO and TensorRT is calibrated: add --to openvino:int4"
     no_group = "no artifact has weights in groups: add --to onnx:int4"
     if quantized and not quantizes:
         no_rest = "the quantized model is built as it is: give the one before its rest was lowered"

@@ -44,7 +44,7 @@ from .fault_sensitivity import plant_faults
 from .float64_reference import add_float64, note_missing_float64
 from .held_out import note_held_out
 from .judge_case import Candidate, JudgeRequest
-from .provenance.seals import QUANTIZER_KEY
+from .provenance.seals import QUANTIZER_KEY, SAMPLES_KEY
 from .reply_evidence import Evidence, JudgedEvidence, beyond_feeds, reply_to
 from .restrict_values import restrict_inputs, restrict_values
 from .rounding_ties import apply_second_looks, mark_undecided_replies
@@ -158,7 +158,8 @@ def _is_rounded_by_us(candidate: Candidate) -> bool:
     target = candidate.target
     if not isinstance(target, IntegerWeighted) or not isinstance(target, Carrying):
         return False
-    return QUANTIZER_KEY in target.read_metadata(candidate.path)
+    found = target.read_metadata(candidate.path)
+    return QUANTIZER_KEY in found and SAMPLES_KEY not in found  # with samples: not to nearest
 
 
 def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:

@@ -45,6 +45,7 @@ METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {
     ("tensorrt-onnx", Precision.INT8): _METHODS,
     **{("onnx", precision): onnxruntime_weights.METHODS for precision in INTEGER_WEIGHTS},
 }
+SAMPLE_METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {}
 DATA_FREE = frozenset(way for way in METHODS if way[1] in INTEGER_WEIGHTS)
 
 _OPSET = 13  # Q/DQ with one scale per channel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
+from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.converters import onnx_model, openvino_ir, openvino_weights
 from modelc.converters.quantizers import nncf_weights
 from modelc.converters.quantizers.quantization_checks import NothingQuantizedError
@@ -26,11 +27,13 @@ from modelc.core.errors import ConversionError, ErrorCode, RunnerError, UsageErr
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import WEIGHTS_ONLY, Precision
 from modelc.core.signature import merge_inputs
-from modelc.pipeline.order import Order, Source, Wanted
+from modelc.pipeline.order import Lowering, Order, Source, Wanted
 from modelc.pipeline.plan import make_plan
 from modelc.validators.rounded_weights import find_misrounded_weights
+from modelc.validators.scaled_blocks import find_scaled_blocks
 
-from .conftest import FloatModel, float_model_of
+from ...reasons import has_code
+from .conftest import Feeds, FloatModel, float_model_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,12 +62,12 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> FloatModel:
 
 
 def quantize(
-    net: FloatModel, folder: Path, consumer: str, precision: Precision, **options: object
+    net: FloatModel, folder: Path, consumer: str, precision: Precision, **options: Any
 ) -> Quantized:
     (quantizer,) = quantizers_for(consumer, precision)
     job = QuantizeJob(
-        parent=net.parent, consumer=consumer, signature=net.signature, calibration=None,
-        folder=folder, precision=precision, **options,  # type: ignore[arg-type]
+        parent=net.parent, consumer=consumer, signature=net.signature,
+        folder=folder, precision=precision, **{"calibration": None, **options},
     )  # fmt: skip
     return quantizer.quantize(job)
 
@@ -74,7 +77,7 @@ def run(path: Path, given: Array = X) -> Array:
     if path.suffix == ".onnx":
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         return np.asarray(session.run(None, {"x": given})[0])
-    return np.asarray(openvino.Core().compile_model(str(path), "CPU", EXACT)({"x": X})[0])
+    return np.asarray(openvino.Core().compile_model(str(path), "CPU", EXACT)({"x": given})[0])
 
 
 def unpack_onnx(path: Path) -> list[Array]:
@@ -200,9 +203,83 @@ def test_openvino_has_no_file_of_dynamic_int8() -> None:
     assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" in str(caught.value.hint)
 
 
-def order_of(target: str, precision: Precision) -> Order:
+def order_of(target: str, precision: Precision, **lowering: Any) -> Order:
     wanted = Wanted(target=target, precision=precision)
-    return Order(source=Source(checkpoint=Path("net.pt")), wanted=(wanted,), out=Path("out"))
+    return Order(
+        source=Source(checkpoint=Path("net.pt")), wanted=(wanted,), out=Path("out"),
+        lowering=Lowering(**lowering),
+    )  # fmt: skip
+
+
+def correlated(index: int) -> dict[str, Array]:
+    """A sample whose values are mixtures of a few, as activations are."""
+    random = np.random.default_rng(index)
+    mixture = np.random.default_rng(0).standard_normal((6, ROWS))
+    found = random.standard_normal((4, 6)) @ mixture + 0.1 * random.standard_normal((4, ROWS))
+    return {"x": found.astype(np.float32)}
+
+
+@pytest.fixture(scope="module")
+def calibrated(net: FloatModel, tmp_path_factory: pytest.TempPathFactory) -> Quantized:
+    """INT4 of the net for OpenVINO, with samples."""
+    folder = tmp_path_factory.mktemp("gptq")
+    return quantize(
+        net, folder, "openvino", Precision.INT4, calibration=Feeds(correlated, 32), group_size=32
+    )
+
+
+def test_samples_make_int4_better_on_others(
+    net: FloatModel, calibrated: Quantized, tmp_path: Path
+) -> None:
+    """GPTQ is the default with samples, and the record says so."""
+    plain = quantize(net, tmp_path, "openvino", Precision.INT4, group_size=32)
+    given = [correlated(index)["x"] for index in range(100, 108)]
+    with torch.no_grad():
+        meant = make_net()(torch.tensor(np.concatenate(given))).numpy()
+    figures = [
+        sqnr(meant, np.concatenate([run(one.path, rows) for rows in given]))
+        for one in (plain, calibrated)
+    ]
+    assert figures[1] > figures[0] + 2
+    assert (plain.options["method"], calibrated.options["method"]) == ("rtn", "gptq")
+    assert calibrated.options["samples"] == "32"
+
+
+def test_a_doubled_scale_is_found_among_weights_that_gptq_moved(
+    calibrated: Quantized, tmp_path: Path
+) -> None:
+    known = {name: one.numpy() for name, one in make_net().state_dict().items()}
+    read = openvino_ir.integer_weights
+    assert find_scaled_blocks(known, read(calibrated.path)) == ()
+    model = openvino.Core().read_model(str(calibrated.path))
+    scales = next(
+        one for one in model.get_ordered_ops()
+        if one.get_type_name() == "Constant" and len(one.get_output_shape(0)) == 3
+        and one.get_output_shape(0)[-1] == 1 and one.get_element_type().is_real()
+    )  # fmt: skip
+    doubled = np.array(scales.data)
+    doubled[7, 1] *= 2
+    constant = openvino.opset13.constant(doubled)
+    for port in scales.output(0).get_target_inputs():
+        port.replace_source_output(constant.output(0))
+    path = tmp_path / "faulty.xml"
+    openvino.save_model(model, str(path), compress_to_fp16=False)
+    (text,) = find_scaled_blocks(known, read(path))
+    assert "2 times" in text
+
+
+def test_samples_are_used_for_what_they_change() -> None:
+    """OpenVINO's INT4 takes samples or none; other integer weights say that they take none."""
+    calibration = CalibrationOptions(source="random")
+    (*_, step) = make_plan(order_of("openvino", Precision.INT4, calibration=calibration))
+    assert step.uses_samples
+    (*_, step) = make_plan(order_of("openvino", Precision.INT4))
+    assert not step.uses_samples
+    for target, precision in (("onnx", Precision.INT4), ("openvino", Precision.INT8_WEIGHTS)):
+        with pytest.raises(UsageError, check=has_code(ErrorCode.NO_EFFECT, naming="--calib")):
+            make_plan(order_of(target, precision, calibration=calibration))
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NO_SAMPLES)):
+        make_plan(order_of("openvino", Precision.INT4, method="gptq"))
 
 
 @both
