@@ -78,6 +78,18 @@ class IntegerWeighted(Target, Protocol):
         ...
 
 
+def read_constants(target: Target, path: Path) -> Iterator[Array]:
+    """Yield the float32 constants of a model file, and the values of its integer weights.
+
+    Raises:
+        RunnerError: the file cannot be read.
+    """
+    if isinstance(target, Weighted):
+        yield from target.weights(path)
+    if isinstance(target, IntegerWeighted):
+        yield from (matrix.read_all().values for matrix in target.integer_weights(path))
+
+
 @dataclass(frozen=True, kw_only=True)
 class QuantizedMatrix:
     """A matrix (outputs, inputs) that a checkpoint has as integers of `bits`, signed.

@@ -277,6 +277,9 @@ def convert_step(
             rest=rest_of(work, recipe),
         )
         converted = step.target.convert(job) if step.built is None else _take_built(work, workplace)
+        if converted.judged_as is None:
+            limits = run.eager.limit_precision(step.wanted.precision)
+            converted = replace(converted, judged_as=limits)
         if source is not None:
             converted = add_quantizer_record(converted, source)
         samples = () if step.built is not None else _write_samples(work, workplace)
