@@ -9,18 +9,21 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.contract import Array
 from ..core.errors import ErrorCode, first_line
+from ..core.generation import DecoderLoop, find_cached_loop
 from ..core.nested_values import name_parts
 from ..core.preprocess import CHANNELS, Preprocess
+from ..core.signature import InputSpec, Signature
 from ..core.torch_tools import is_array, is_tensor, to_array
 from .calibration_report import FindingKind
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_MATRIX = 2  # dims of token ids: rows, tokens
 Blob: TypeAlias = Path | io.BytesIO  # a file, or a member of an archive in memory
 
 
@@ -57,6 +60,48 @@ class SampleContent:
     parts: Mapping[str, Array]
     surplus: tuple[str, ...] = ()
     look: ImageLook | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptForm:
+    """The loop of a decoder in one graph, and the inputs of its cache."""
+
+    loop: DecoderLoop
+    states: Mapping[str, InputSpec]
+
+    @classmethod
+    def of(cls, signature: Signature) -> PromptForm | None:
+        """Return the form of a model's prompts; None if it is no such decoder."""
+        loop = find_cached_loop(signature)
+        specs = {spec.name: spec for spec in signature.inputs}
+        if loop is None:
+            return None
+        return cls(loop=loop, states={one.past: specs[one.past] for one in loop.cache})
+
+
+def complete_prompt(value: object, form: PromptForm | None) -> object:
+    """Return a decoder's token ids, [rows, tokens], with all other inputs of a prompt.
+
+    A mask or positions that are given stay. What holds no ids, or a part of a past, is unchanged.
+    """
+    import numpy as np
+
+    if form is None:
+        return value
+    loop, given = form.loop, value if isinstance(value, Mapping) else {form.loop.ids: value}
+    ids: Any = given.get(loop.ids)
+    shape = tuple(ids.shape) if is_array(ids) or is_tensor(ids) else ()
+    if len(shape) != _MATRIX:
+        return value
+    mask = np.asarray(given.get(loop.mask, np.ones(shape, np.int64)))
+    made: dict[str, object] = {} if loop.mask is None else {loop.mask: mask}
+    if loop.positions is not None and mask.shape == shape:
+        made[loop.positions] = np.maximum(mask.cumsum(1) - 1, 0)
+    if not form.states.keys() & given.keys():
+        for name, spec in form.states.items():
+            sizes = shape[0], spec.dims[1].opt, 0, spec.dims[3].opt
+            made[name] = np.zeros(sizes, spec.dtype)
+    return {**made, **given}
 
 
 def make_content(

@@ -16,8 +16,10 @@ from .sample_content import IMAGE_SUFFIXES as IMAGES
 from .sample_content import (
     Blob,
     ImageReader,
+    PromptForm,
     SampleContent,
     SampleError,
+    complete_prompt,
     make_content,
     unreadable_error,
 )
@@ -124,6 +126,7 @@ class ImageReaders:
     def __init__(self, given: Preprocess | None, signature: Signature) -> None:
         self._given = given
         self._specs = {spec.name: spec for spec in signature.inputs}
+        self._loop = PromptForm.of(signature)
         self.settled: dict[str, Preprocess] = {}
         self.assumed: list[str] = []
 
@@ -135,7 +138,7 @@ class ImageReaders:
             UsageError: it is an image, and there are several inputs, or the input takes none.
         """
         if suffix.lower() not in IMAGES:
-            return make_content(read_arrays(blob, suffix), names)
+            return make_content(complete_prompt(read_arrays(blob, suffix), self._loop), names)
         if len(names) != 1:
             raise UsageError(
                 f"an image is one array; the inputs are {', '.join(names)}",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
+_ROUNDS = "rounds_activations"  # attribute of a module
 _MATRICES = "_modelc_matrices"  # attribute of a module: its matrices by the names of parameters
 _KINDS = ("Int8Tensor", "IntxUnpackedToInt8Tensor")  # those that torchao computes with on a CPU
 _WIDTHS = (4, 8)  # bits in which the integers are stored
@@ -116,13 +117,7 @@ def unwrap_weights(module: torch.nn.Module) -> tuple[str, ...]:
     if not counts:
         return ()
     text = ", ".join(f"{count} of {kind}" for kind, count in counts.items())
-    notes = [f"weights that torchao quantized: {text}; only onnx and openvino keep the integers"]
-    if any(_ROUNDED in kind for kind in counts):
-        notes.append(
-            "an activation between two integers may become the other one in another runtime: if "
-            "the verdict says so, --tolerance min-sqnr=30,rtol=0.2 allows it"
-        )
-    return tuple(notes)
+    return (f"weights that torchao quantized: {text}; only onnx and openvino keep the integers",)
 
 
 def find_matrices(module: torch.nn.Module) -> Iterator[tuple[str, QuantizedMatrix]]:
@@ -130,6 +125,11 @@ def find_matrices(module: torch.nn.Module) -> Iterator[tuple[str, QuantizedMatri
     for name, part in module.named_modules():
         for key, matrix in getattr(part, _MATRICES, {}).items():
             yield f"{name}.{key}" if name else key, matrix
+
+
+def rounds_activations(module: torch.nn.Module) -> bool:
+    """Return whether a layer of the checkpoint rounds its activations to 8 bits at run time."""
+    return any(getattr(part, _ROUNDS, False) for part in module.modules())
 
 
 def _unwrap_weight(module: torch.nn.Module, name: str, key: str, label: str) -> str:
@@ -268,6 +268,7 @@ def _make_dynamic_linear(
 
         def __init__(self) -> None:
             super().__init__()
+            setattr(self, _ROUNDS, True)
             self.symmetric = scheme == "symmetric"
             self.least = torch.finfo(torch.float32).eps
             self.values = values

@@ -10,12 +10,12 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..checkpoints.torchao_weights import find_matrices
 from ..core.contract import Array
 from ..core.weights import QuantizedMatrix
-from .onnx_blocks import BLOCK_PRODUCT, BlockWeights
+from .onnx_blocks import BLOCK_PRODUCT, ROUNDS_ACTIVATIONS, BlockWeights
 from .onnx_files import read_values
 from .onnx_topology import load_model, sort_nodes
 from .onnx_weight_file import OnnxWeightFile, write_weights
@@ -40,12 +40,17 @@ class BlockRewriter:
     """
 
     def __init__(
-        self, source: tuple[onnx.ModelProto, Path], weights: OnnxWeightFile, pack: Pack
-    ) -> None:
-        """Prepare to rewrite a model, read from a file; `weights` is the result's."""
+        self, source: tuple[onnx.ModelProto, Path], weights: OnnxWeightFile, pack: Pack,
+        *, dynamic: bool = False,
+    ) -> None:  # fmt: skip
+        """Prepare to rewrite a model, read from a file; `weights` is the result's.
+
+        With `dynamic`, products round their activations to 8 bits at run time.
+        """
         self._model, self._path = source
         self._graph, self._weights = self._model.graph, weights
         self._pack = pack
+        self._settings: dict[str, Any] = {"accuracy_level": ROUNDS_ACTIVATIONS} if dynamic else {}
         self._constants = {tensor.name: tensor for tensor in self._graph.initializer}
         self._stored: dict[tuple[str, bool], tuple[list[str], BlockWeights]] = {}
         self.left: list[str] = []
@@ -78,6 +83,7 @@ class BlockRewriter:
         product = helper.make_node(
             BLOCK_PRODUCT, [node.input[0], *weights], [made], name=node.name, domain=_MICROSOFT,
             K=blocks.rows, N=blocks.scales.shape[0], bits=blocks.bits, block_size=blocks.size,
+            **self._settings,
         )  # fmt: skip
         product.metadata_props.extend(node.metadata_props)
         if biased:

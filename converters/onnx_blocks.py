@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCK_PRODUCT = "MatMulNBits"
-BITS: Mapping[Precision, int] = {Precision.INT4: 4, Precision.INT8_WEIGHTS: 8}
+BITS: Mapping[Precision, int] = {
+    Precision.INT4: 4, Precision.INT8_WEIGHTS: 8, Precision.INT8_DYNAMIC: 8,
+}  # fmt: skip
+ROUNDS_ACTIVATIONS = 4  # an `accuracy_level`: to 8 bits, one scale per row and block
 _BYTE, _NIBBLE = 8, 4  # bits
 _MATRIX = 2  # dims
 _PARTS = slice(1, 4)  # inputs: the integers, their scales and, if any, their zero points
@@ -94,8 +97,10 @@ def block_numbers(node: onnx.NodeProto) -> dict[str, int]:
 
 def precision_of_blocks(node: onnx.NodeProto) -> Precision | None:
     """Return the precision of the weights of a MatMulNBits; None if it is not one of modelc's."""
-    bits = block_numbers(node)["bits"]
-    return next((one for one, width in BITS.items() if width == bits), None)
+    numbers = block_numbers(node)
+    if numbers["bits"] == _BYTE and numbers.get("accuracy_level") == ROUNDS_ACTIVATIONS:
+        return Precision.INT8_DYNAMIC
+    return next((one for one, width in BITS.items() if width == numbers["bits"]), None)
 
 
 def check_float_weights(path: Path, reader: str) -> None:

@@ -40,6 +40,7 @@ from .onnx_blocks import (
     BLOCK_PRODUCT,
     check_float_weights,
     count_block_elements,
+    precision_of_blocks,
     read_integer_weights,
 )
 from .onnx_compatibility import choose_opset, combine_runtimes, lower_model
@@ -79,6 +80,7 @@ MADE_FROM: Mapping[Precision, str] = {
     Precision.BF16: "onnx",
     Precision.INT8: "onnx",
     Precision.INT8_WEIGHTS: "onnx",
+    Precision.INT8_DYNAMIC: "onnx",
     Precision.INT4: "onnx",
 }
 CAPTURES: tuple[Capture, ...] = (
@@ -312,16 +314,19 @@ def inspect(path: Path) -> Inspection:
         weights=elements,
         operators=operators,
         metadata={entry.key: entry.value for entry in model.metadata_props},
-        quantized=_precision_of_layers(operators, elements),
+        quantized=_precision_of_layers(model, operators, elements),
     )
 
 
 def _precision_of_layers(
-    operators: Mapping[str, int], elements: Mapping[str, int]
+    model: onnx.ModelProto, operators: Mapping[str, int], elements: Mapping[str, int]
 ) -> Precision | None:
     """Return the precision of the quantized layers by what is stored; None without any."""
     if BLOCK_PRODUCT in operators:
-        return Precision.INT4 if elements.get("uint4") else Precision.INT8_WEIGHTS
+        blocks = [node for node in all_nodes(model.graph) if node.op_type == BLOCK_PRODUCT]
+        found = {precision_of_blocks(node) for node in blocks}
+        known = (Precision.INT4, Precision.INT8_DYNAMIC)
+        return next((one for one in known if one in found), Precision.INT8_WEIGHTS)
     if not {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"} & set(operators):
         return None
     stored = {"float8e4m3fn": Precision.FP8, "int4": Precision.INT4, "uint4": Precision.INT4}

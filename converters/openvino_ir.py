@@ -85,6 +85,13 @@ MADE_FROM: Mapping[Precision, str] = {
     Precision.INT8_WEIGHTS: "onnx",
     Precision.INT4: "onnx",
 }
+# A property of the runtime, not of the file: by default, in groups of 32 (see `open_by_default`).
+PRECISION_ADVICE: Mapping[Precision, Hint] = {
+    Precision.INT8_DYNAMIC: Hint(
+        "use ", Option("to", "openvino:int8-weights"), ": OpenVINO itself rounds the activations "
+        "of such a model to 8 bits, unless DYNAMIC_QUANTIZATION_GROUP_SIZE is 0"
+    ),
+}  # fmt: skip
 CAPTURES: tuple[Capture, ...] = ()
 DEVICES: tuple[str, ...] = ("cpu",)
 PLANTS_BY_DEFAULT: bool = True

@@ -21,7 +21,7 @@ from ..core.segments import SegmentOptions, SegmentPlan
 from ..core.signature import Signature
 from ..core.target_extensions import Probe
 from . import onnx_faults, onnx_model, onnx_probe
-from .onnx_blocks import check_float_weights
+from .onnx_blocks import check_float_weights, read_integer_weights
 from .onnx_half import QuantizedLayers, convert_to_half
 from .onnx_half_ranges import read_with_names
 from .onnx_origins import read_origins
@@ -51,6 +51,7 @@ RESTS: tuple[Precision, ...] = (Precision.FP16, Precision.BF16, Precision.FP32)
 DEVICES: tuple[str, ...] = ("cpu",)
 PLANTS_BY_DEFAULT: bool = True
 plant_fault = onnx_faults.plant_fault
+integer_weights = read_integer_weights
 _FIRST_KEY = b"\x08"  # protobuf's key of field 1, `ir_version`
 _LOG = logging.getLogger(__name__)
 

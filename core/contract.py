@@ -379,6 +379,8 @@ class Quantizer(Protocol):
     # by consumer (a target's NAME) and precision: its calibration methods, the default first
     METHODS: Mapping[tuple[str, Precision], tuple[str, ...]]
     DATA_FREE: frozenset[tuple[str, Precision]]  # the keys of METHODS that need no samples
+    # of these, the methods that use samples, the default with samples first
+    SAMPLE_METHODS: Mapping[tuple[str, Precision], tuple[str, ...]]
 
     def readiness(self) -> Readiness:
         """Return whether the library is installed, without importing it."""

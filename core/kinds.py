@@ -10,8 +10,8 @@ class Precision(StrEnum):
     """The precision of an artifact's weights and computation.
 
     INT8 and FP8 (E4M3) mean 8-bit weights and activations with static scales. INT8_WEIGHTS and INT4
-    mean 8-bit and 4-bit integer weights, one scale per block or channel, and activations in
-    floating point. Layers kept out of these compute in FP32, or in what `--rest` says.
+    mean 8-bit and 4-bit integer weights in blocks, and activations in floating point, which
+    INT8_DYNAMIC rounds to 8 bits at run time. Other layers compute in FP32, or in `--rest`.
     """
 
     FP32 = "fp32"
@@ -19,12 +19,14 @@ class Precision(StrEnum):
     BF16 = "bf16"
     INT8 = "int8"
     INT8_WEIGHTS = "int8-weights"
+    INT8_DYNAMIC = "int8-dynamic"
     FP8 = "fp8"
     INT4 = "int4"
 
 
 WEIGHTS_ONLY = frozenset({Precision.INT8_WEIGHTS, Precision.INT4})  # activations are floats
-QUANTIZED = frozenset({Precision.INT8, Precision.FP8, *WEIGHTS_ONLY})  # by a quantizer
+INTEGER_WEIGHTS = WEIGHTS_ONLY | {Precision.INT8_DYNAMIC}  # activations have no fixed scale
+QUANTIZED = frozenset({Precision.INT8, Precision.FP8, *INTEGER_WEIGHTS})  # by a quantizer
 
 
 class Capture(StrEnum):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from .contract import Array, Target
+from .errors import Hint
 from .kinds import Precision
 
 if TYPE_CHECKING:
@@ -77,6 +78,18 @@ class IntegerWeighted(Target, Protocol):
         ...
 
 
+def read_constants(target: Target, path: Path) -> Iterator[Array]:
+    """Yield the float32 constants of a model file, and the values of its integer weights.
+
+    Raises:
+        RunnerError: the file cannot be read.
+    """
+    if isinstance(target, Weighted):
+        yield from target.weights(path)
+    if isinstance(target, IntegerWeighted):
+        yield from (matrix.read_all().values for matrix in target.integer_weights(path))
+
+
 @dataclass(frozen=True, kw_only=True)
 class QuantizedMatrix:
     """A matrix (outputs, inputs) that a checkpoint has as integers of `bits`, signed.
@@ -108,6 +121,13 @@ class QuantizedMatrix:
     def __deepcopy__(self, _: object) -> QuantizedMatrix:
         """Return itself: a copied module shares its integers."""
         return self
+
+
+@runtime_checkable
+class PrecisionAdvising(Target, Protocol):
+    """A target that has something else in place of a precision that it does not offer."""
+
+    PRECISION_ADVICE: Mapping[Precision, Hint]
 
 
 @runtime_checkable

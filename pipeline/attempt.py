@@ -42,12 +42,17 @@ from .provenance.seals import (
     MODELC_KEY,
     PARENT_KEY,
     PRECISION_KEY,
-    QUANTIZER_KEY,
     SIGNATURE_KEY,
     digest_judging,
     signature_digest,
 )
-from .quantization import check_quantized_share, make_quantization, quantize_parent
+from .quantization import (
+    add_quantizer_record,
+    check_quantized_share,
+    make_quantization,
+    quantize_parent,
+    quantizer_metadata,
+)
 from .restrict_values import restrict_inputs, restrict_reference
 from .run_context import Product, StepWork
 from .stated_inputs import load_functions
@@ -272,8 +277,11 @@ def convert_step(
             rest=rest_of(work, recipe),
         )
         converted = step.target.convert(job) if step.built is None else _take_built(work, workplace)
+        if converted.judged_as is None:
+            limits = run.eager.limit_precision(step.wanted.precision)
+            converted = replace(converted, judged_as=limits)
         if source is not None:
-            converted = _add_quantizer_record(converted, source)
+            converted = add_quantizer_record(converted, source)
         samples = () if step.built is not None else _write_samples(work, workplace)
         made = [*converted.files, *samples]
         files = tuple(record_of(workplace / name, role=role) for name, role in made)
@@ -313,18 +321,8 @@ def _attempt_metadata(work: StepWork, recipe: Recipe) -> dict[str, str]:
         PARENT_KEY: parent.digest,
         **({CAPTURE_KEY: capture} if capture else {}),
         JUDGING_KEY: digest_judging(run.eager.feeds, tolerance),
-        **({} if recipe.quantizer is None else {QUANTIZER_KEY: recipe.quantizer.NAME}),
+        **quantizer_metadata(work, recipe),
     }
-
-
-def _add_quantizer_record(converted: Converted, source: Quantized) -> Converted:
-    """Merge the quantizer's versions, options and notes into the conversion result."""
-    return replace(
-        converted,
-        versions={**source.versions, **converted.versions},
-        options={**source.options, **converted.options},
-        notes=(*source.notes, *converted.notes),
-    )
 
 
 def make_job(work: StepWork, workplace: Path) -> Job:
@@ -369,10 +367,9 @@ def make_job(work: StepWork, workplace: Path) -> Job:
 
 def _write_samples(work: StepWork, workplace: Path) -> tuple[tuple[str, str], ...]:
     """Store the held-out samples with the artifact, so that any host can judge it again."""
-    step, samples = work.step, work.run.samples
-    if not (held_out := select_held_out(step, samples)):
+    if not (held_out := select_held_out(work.step, work.run.samples)):
         return ()
-    name = f"{step.stem}.{step.target.NAME}.samples.npz"
+    name = f"{work.step.stem}.{work.step.target.NAME}.samples.npz"
     store_samples(held_out, workplace / name)
     return ((name, SAMPLES_ROLE),)
 

@@ -144,7 +144,7 @@ def build_step(work: StepWork) -> StepResult:
         return StepResult(failure=failure, lasting=all(error.lasting for error in tried.errors))
     try:
         best, tradeoffs = choose_trial(trials), tuple[TradeOff, ...]()
-        if step.quantizers and step.uses_samples and run.order.has_accuracy_budget:
+        if step.quantizers and step.searches and run.order.has_accuracy_budget:
             best, tradeoffs = balance_layers(work, best)
     except (ConversionError, RunnerError) as error:
         return StepResult(failure=step_failure(step, error, attempts), lasting=error.lasting)

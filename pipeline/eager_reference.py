@@ -9,11 +9,13 @@ from ..checkpoints.checkpoint_files import NO_GUARD, ChangeGuard, identify, make
 from ..checkpoints.eager_model import Eager, open_eager
 from ..checkpoints.enclosed_module import find_steps
 from ..checkpoints.loaded_module import LoadedModule
+from ..checkpoints.torchao_weights import rounds_activations
 from ..checkpoints.weight_loading import find_nonfinite_weights
 from ..core.contract import Array, Feed, Outputs
 from ..core.errors import CheckpointError, UsageError, unknown_name_error
 from ..core.findings import SIZED, PipelineComparison, SkippedCheck
 from ..core.generation import TokenPlan
+from ..core.kinds import Precision
 from ..core.manifest import FeedPlan
 from ..core.postprocess import Postprocess
 from ..core.records import Checkpoint
@@ -46,6 +48,12 @@ from .value_search import choose_and_report_values
 
 REFERENCE_STEP = "eager reference"
 _MAX_REJECTED = 3  # retries of choosing a domain after eager rejects a feed of it
+
+_ROUNDING = (
+    "the checkpoint rounds activations to 8 bits, and roundoff makes one between two integers the "
+    "other: judged within the limits of int8-dynamic"
+)
+_FLOATS = (Precision.FP32, Precision.FP16, Precision.BF16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +88,20 @@ class EagerReference:
     def has_source(self) -> bool:
         """Whether the model itself is here, and not only what another host stored of it."""
         return self.stored is None or self.stored.source
+
+    def limit_precision(self, precision: Precision) -> Precision | None:
+        """Return the precision whose limits apply in place of one that this model does not keep.
+
+        A checkpoint that rounds its activations to 8 bits rounds one between two integers to the
+        other one after any roundoff. None for other checkpoints.
+        """
+        rounds = self.model.has_module and rounds_activations(self.model.module)
+        return Precision.INT8_DYNAMIC if rounds and precision in _FLOATS else None
+
+    @property
+    def limits_note(self) -> tuple[str, ...]:
+        """A note for each verdict if other limits than the precision's own apply."""
+        return (_ROUNDING,) if self.limit_precision(Precision.FP32) else ()
 
     @property
     def suppression(self) -> Postprocess | None:

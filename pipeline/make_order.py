@@ -124,7 +124,7 @@ def choose_precision(options: ArtifactOptions, *, rest: bool = False) -> Precisi
     flags = {
         Precision.FP16: options.fp16, Precision.BF16: options.bf16, Precision.INT8: options.int8,
         Precision.FP8: options.fp8, Precision.INT8_WEIGHTS: options.int8_weights,
-        Precision.INT4: options.int4,
+        Precision.INT8_DYNAMIC: options.int8_dynamic, Precision.INT4: options.int4,
     }  # fmt: skip
     asked = [precision for precision, given in flags.items() if given]
     quantized = [precision for precision in asked if precision in QUANTIZED]

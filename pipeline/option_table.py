@@ -138,9 +138,12 @@ class ArtifactOptions:
     int8_weights: bool = switch(
         "int8-weights", "8-bit integer weights and float activations, without data.",
         Panel.PRECISION, commands=On.EXPORT | On.OV, key=False)
+    int8_dynamic: bool = switch(
+        "int8-dynamic", "8-bit integer weights, and activations rounded to 8 bits at run time, for "
+        "ONNX, without data.", Panel.PRECISION, commands=On.EXPORT, key=False)
     int4: bool = switch(
-        "int4", "4-bit integer weights and float activations, without data; for TensorRT requires "
-        "--calib.", Panel.PRECISION, commands=On.MAKING, key=False)
+        "int4", "4-bit integer weights and float activations; --calib makes them better for "
+        "OpenVINO, and TensorRT requires it.", Panel.PRECISION, commands=On.MAKING, key=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +180,7 @@ class ConversionOptions:
         "stateful", "For OpenVINO, keep a decoder's cache in states, as openvino-genai expects.",
         Panel.CAPTURE, commands=On.EXPORT | On.OV, partial=True)
     capture_timeout: float = option(
-        CAPTURE_TIMEOUT, "capture-timeout",
-        "Time limit of torch's symbolic solver for one attempt.",
+        CAPTURE_TIMEOUT, "capture-timeout", "Time limit of torch's symbolic solver per attempt.",
         commands=On.EXPORT, kind=_N, above=0, metavar="SECONDS")
     patches: tuple[str, ...] = option(
         (), "patch",
@@ -224,8 +226,7 @@ class JudgingOptions(TokenOptions):
         least=0, most=MAX_SEED, default=0, recorded=True, metavar="N")
     atol: float | None = option(
         None, "atol", "Absolute tolerance.", Panel.VALIDATION, commands=On.JUDGING, kind=_N,
-        least=0,
-        metavar="NUMBER")
+        least=0, metavar="NUMBER")
     rtol: float | None = option(
         None, "rtol", "Tolerance relative to the output's peak.", Panel.VALIDATION,
         commands=On.JUDGING, kind=_N, least=0, metavar="NUMBER")
@@ -251,8 +252,7 @@ class JudgingOptions(TokenOptions):
         (), "accept-branch",
         "Accept that a capture freezes this branch on tensor data, as gate.py:23, although no "
         "feed takes its other outcome. Repeatable.",
-        commands=On.JUDGING, many=True, check=val.check_branch,
-        metavar="FILE:LINE")
+        commands=On.JUDGING, many=True, check=val.check_branch, metavar="FILE:LINE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,9 +286,9 @@ class CalibrationChoice:
 
     calib: str | None = option(
         None, "calib", "Calibration samples: a folder of images or arrays, .tar shards, "
-        "PKG.MOD:LOADER; or random (with a "
-        "warning).", Panel.CALIBRATION, commands=On.MAKING | On.BENCHMARK, kind=ValueKind.SOURCE,
-        words=("random",), partial=True, metavar="SOURCE")
+        "PKG.MOD:LOADER; or random (with a warning).", Panel.CALIBRATION,
+        commands=On.MAKING | On.BENCHMARK, kind=ValueKind.SOURCE, words=("random",), partial=True,
+        metavar="SOURCE")
     calib_samples: int | None = option(
         None, "calib-samples", "Maximum number of calibration samples; default 256.",
         Panel.CALIBRATION, commands=On.MAKING, kind=_W, least=1, most=2**31, partial=True,
@@ -318,9 +318,9 @@ class LoweringOptions:
         parse=lambda text: None if text == val.AUTO else text, partial=True, metavar="NAME")
     method: str | None = option(
         None, "calib-method",
-        "minmax, entropy, percentile (onnxruntime); max, entropy, for --int4 awq, rtn (modelopt); "
-        "mixed, performance (nncf) ...; default: that of each quantizer. Quantizers without it are "
-        "skipped.",
+        "minmax, entropy, percentile (onnxruntime); max, entropy, for --int4 awq, rtn (modelopt), "
+        "gptq, rtn (nncf); mixed, performance (nncf) ...; default: that of each quantizer. "
+        "Quantizers without it are skipped.",
         commands=On.MAKING, partial=True, metavar="METHOD")
     group_size: int | None = option(
         None, "group-size",

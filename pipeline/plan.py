@@ -13,8 +13,10 @@ from ..core.errors import ErrorCode, Hint, MissingError, Option, UsageError, enc
 from ..core.grammar import parse_input
 from ..core.kinds import QUANTIZED, Capture, Precision
 from ..core.manifest import Failure, Pending
-from ..core.target_extensions import FloatEnds, RestLowered, Stateful
+from ..core.target_extensions import Stateful
+from ..core.weights import PrecisionAdvising
 from .order import Order, Wanted
+from .quantizer_choice import check_lowering, choose_quantizers, uses_optional_samples
 
 if TYPE_CHECKING:
     from ..core.errors import ModelcError
@@ -35,6 +37,7 @@ class Step:
         parent: name of the parent step; None for eager or the order's own parent.
         asked: whether the user requested the artifact, rather than another step.
         quantizers: quantizers to try, of which the best is kept; empty if the step needs none.
+        uses_calib: whether they use samples that they do not need.
         pending: why this host can only prepare the artifact; None if it can build it.
         built: the pending step whose files another host built; None if they are built here.
         loads_in: the runtimes (`--for`) that the artifact is written for.
@@ -48,6 +51,7 @@ class Step:
     parent: str | None
     asked: bool = True
     quantizers: tuple[Quantizer, ...] = ()
+    uses_calib: bool = False
     pending: Readiness | None = None
     built: Pending | None = None
     loads_in: str = ""
@@ -64,8 +68,13 @@ class Step:
         """Whether one of its quantizers, or that of what it is made from, needs samples."""
         way = self.target.NAME, self.wanted.precision
         if self.quantizers:
-            return any(way not in one.DATA_FREE for one in self.quantizers)
+            return self.uses_calib or any(way not in one.DATA_FREE for one in self.quantizers)
         return self.wanted.precision in QUANTIZED
+
+    @property
+    def searches(self) -> bool:
+        """Whether its quantizers need samples, with which layers to keep are searched."""
+        return self.uses_samples and not self.uses_calib
 
     @property
     def is_derived(self) -> bool:
@@ -99,7 +108,7 @@ def make_plan(order: Order, targets: tuple[Target, ...] = TARGETS) -> tuple[Step
     for wanted in order.wanted:
         planner.add(wanted)
     steps = tuple(planner.steps.values())
-    _check_lowering(order, steps)
+    check_lowering(order, steps)
     _check_capture(order, steps)
     return _assign_runtimes(order, steps)
 
@@ -145,12 +154,14 @@ class _Planner:
         captures = () if origin != EAGER else target.CAPTURES if forced is None else (forced,)
         ready_made = self._is_ready_made(origin, wanted)
         parent = None if ready_made else self._parent(target, wanted)
+        quantizers = () if ready_made else choose_quantizers(target, wanted, self.order)
         step = Step(
             target=target,
             wanted=wanted,
             captures=captures,
             parent=parent,
-            quantizers=() if ready_made else self._quantizers(target, wanted),
+            quantizers=quantizers,
+            uses_calib=uses_optional_samples(quantizers, wanted, self.order.lowering),
             pending=why_pending(target),
             origin=None
             if parent is None
@@ -194,71 +205,6 @@ class _Planner:
                 self.steps[needed.name] = replace(self.steps[needed.name], asked=False)
         return needed.name
 
-    def _quantizers(self, target: Target, wanted: Wanted) -> tuple[Quantizer, ...]:
-        """Return the quantizers for this step; empty unless it is INT8."""
-        if wanted.precision not in QUANTIZED:
-            return ()
-        from ..converters.quantizers.quantizer_registry import quantizers_for
-
-        able = quantizers_for(target.NAME, wanted.precision)
-        if not able:
-            return ()
-        way = target.NAME, wanted.precision
-        if self.order.lowering.calibration is None and not all(way in q.DATA_FREE for q in able):
-            raise UsageError(
-                f"{wanted.name} requires calibration data",
-                hint=Hint("give real samples: ", Option("calib", "DIR"), ", or ",
-                          Option("calib", "random")),
-                option="calib", code=ErrorCode.NO_SAMPLES,
-            )  # fmt: skip
-        chosen = _choose_quantizers(able, wanted, self.order)
-        return tuple(one for one in chosen if _offers_method(one, able, wanted, self.order))
-
-
-def _check_lowering(order: Order, steps: Sequence[Step]) -> None:
-    """Raise UsageError if a precision option has no effect."""
-    lowering = order.lowering
-    quantizes = any(step.quantizers for step in steps)
-    calibrates = any(step.quantizers and step.uses_samples for step in steps)
-    groups = any(step.quantizers and not step.uses_samples for step in steps)
-    searches = calibrates and order.has_accuracy_budget
-    halves = {Precision.FP16, Precision.BF16} - {order.parent_precision}  # that is not converted
-    half_steps = [s for s in steps if s.wanted.precision in halves]
-    quantized = [step for step in steps if step.wanted.precision in QUANTIZED]
-    rests = [step for step in quantized if isinstance(step.target, RestLowered)]
-    ends = any(not isinstance(s.target, FloatEnds) for s in half_steps)
-    if lowering.rest is not Precision.FP32:
-        ends = ends or any(step.quantizers or lowering.rest for step in rests)
-    no_ends = "no artifact is converted to half precision: add --fp16 or --bf16"
-    if half_steps:
-        no_ends = f"{half_steps[0].name} keeps float32 inputs and outputs: add --to onnx:fp16"
-    instead = f" in place of --{half_steps[0].wanted.precision}" if half_steps else ""
-    no_int8 = f"no artifact is quantized: give --int8{instead}"
-    no_rest = "no artifact is quantized for TensorRT: add --int8"
-    no_data = f"no artifact is calibrated: give --int8{instead}" if groups else no_int8
-    no_group = "no artifact has weights in groups: add --to onnx:int4"
-    if quantized and not quantizes:
-        no_rest = "the quantized model is built as it is: give the one before its rest was lowered"
-    asked = {
-        "--calib": (lowering.calibration, calibrates, no_data),
-        "--quantizer": (lowering.quantizer, quantizes, no_int8),
-        "--calib-method": (lowering.method, quantizes, no_int8),
-        "--group-size": (lowering.group_size, groups, no_group),
-        "--rest": (lowering.rest, rests, no_rest),
-        "--half-io": (lowering.half_io, ends, no_ends),
-        "--max-trials": (lowering.max_trials, searches, "no search: add --int8 and --min-sqnr"),
-        "--keep-fp": (lowering.keep, quantizes or half_steps, "all artifacts are fp32: add --fp16"),
-    }
-    for option, (given, has_effect, why) in asked.items():
-        if given and not has_effect:
-            what, _, fix = why.partition(": ")
-            raise UsageError(
-                f"{option} has no effect: {what}",
-                hint=f"{fix}, or leave it out",
-                code=ErrorCode.NO_EFFECT,
-                option=option.removeprefix("--"),
-            )
-
 
 def _check_capture(order: Order, steps: Sequence[Step]) -> None:
     """Raise UsageError if `--patch`, `--custom-op` or `--stateful` has no effect."""
@@ -301,55 +247,13 @@ def _assign_runtimes(order: Order, steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(replace(step, loads_in=planned.get(step.name, "")) for step in steps)
 
 
-def _choose_quantizers(
-    able: Sequence[Quantizer], wanted: Wanted, order: Order
-) -> Sequence[Quantizer]:
-    """Return the requested quantizer, or all available ones."""
-    if order.lowering.quantizer is not None:
-        from ..converters.quantizers.quantizer_registry import find_quantizer
-
-        named = find_quantizer(order.lowering.quantizer)
-        if named not in able:
-            raise UsageError(
-                f"{named.NAME} does not quantize {wanted.name}",
-                hint=f"give {' or '.join(one.NAME for one in able)}",
-                option="quantizer", code=ErrorCode.UNSUPPORTED,
-            )  # fmt: skip
-        able = [named]
-    ready = [one for one in able if one.readiness().ready]
-    if not ready:
-        readiness = able[0].readiness()
-        raise MissingError(
-            f"{able[0].NAME}: {readiness.reason}", hint=readiness.mend, code=ErrorCode.NOT_INSTALLED
-        )
-    return ready
-
-
-def _offers_method(
-    quantizer: Quantizer, able: Sequence[Quantizer], wanted: Wanted, order: Order
-) -> bool:
-    """Return whether the quantizer offers the requested calibration method, as one of all does."""
-    way = (wanted.target, wanted.precision)
-    methods = quantizer.METHODS[way]
-    if order.lowering.method is None or order.lowering.method in methods:
-        return True
-    if order.lowering.quantizer is None and any(
-        order.lowering.method in one.METHODS[way] for one in able
-    ):
-        return False
-    raise UsageError(
-        f"{quantizer.NAME} has no calibration method {order.lowering.method!r} for {wanted.name}",
-        hint=f"give {' or '.join(methods)}",
-        option="calib-method",
-        code=ErrorCode.UNSUPPORTED,
-    )
-
-
 def _check_wanted(target: Target, wanted: Wanted, order: Order) -> None:
     if wanted.precision not in target.MADE_FROM:
+        advice = target.PRECISION_ADVICE if isinstance(target, PrecisionAdvising) else {}
+        offered = Hint(f"choose one of its precisions: {', '.join(target.MADE_FROM)}")
         raise UsageError(
             f"{target.NAME} cannot be made in {wanted.precision}",
-            hint=f"choose one of its precisions: {', '.join(target.MADE_FROM)}",
+            hint=advice.get(wanted.precision, offered),
             code=ErrorCode.UNSUPPORTED,
         )
     forced, from_eager = order.capture, target.MADE_FROM[wanted.precision] == EAGER

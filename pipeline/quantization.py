@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Hashable, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from ..converters.onnx_origins import debug_sidecar_path, match_nodes
 from ..core.contract import (
     Array,
     CalibrationFeeds,
+    Converted,
     Deferred,
     Feed,
     Quantized,
@@ -42,6 +43,7 @@ from .cache.file_digests import FileDigests, digest_of_code
 from .cache.result_store import ResultStore
 from .cache.store_layout import CachedQuantization, CacheEntry
 from .plan import Step
+from .provenance.seals import QUANTIZER_KEY, SAMPLES_KEY
 from .run_progress import Progress
 from .user_samples import sample_without_model
 
@@ -359,6 +361,25 @@ def make_quantization(work: StepWork, recipe: Recipe) -> QuantizationTask:
         group_size=lowering.group_size,
         others=_find_other_consumers(step, recipe.quantizer, run.memory.quantizes),
         memory=run.memory.calibrations,
+    )
+
+
+def quantizer_metadata(work: StepWork, recipe: Recipe) -> dict[str, str]:
+    """Return the quantizer and the digest of the samples that it used, to embed in the artifact."""
+    if recipe.quantizer is None:
+        return {}
+    record = work.run.samples.record if work.step.uses_samples else None
+    used = {} if record is None else {SAMPLES_KEY: record.digest}
+    return {QUANTIZER_KEY: recipe.quantizer.NAME, **used}
+
+
+def add_quantizer_record(converted: Converted, source: Quantized) -> Converted:
+    """Merge the quantizer's versions, options and notes into the conversion result."""
+    return replace(
+        converted,
+        versions={**source.versions, **converted.versions},
+        options={**source.options, **converted.options},
+        notes=(*source.notes, *converted.notes),
     )
 
 

@@ -185,6 +185,8 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
             candidate = match_outputs(candidate, eager.signature, progress)
         else:
             candidate, notes = pair_ends(candidate, eager)
+        limits = eager.limit_precision(candidate.precision) or candidate.precision
+        candidate = replace(candidate, precision=limits)
         settings = runtime_settings(candidate.target, judging.device_for(candidate.target))
         request = JudgeRequest(
             candidate=candidate,

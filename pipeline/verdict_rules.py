@@ -7,7 +7,7 @@ leave something to find.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from ..checkpoints.eager_probes import DiscreteOrigin
 from ..core.compile_records import COMPILED
 from ..core.findings import SIZED, SkippedCheck
-from ..core.kinds import QUANTIZED, WEIGHTS_ONLY, Precision, ReasonCode
+from ..core.kinds import INTEGER_WEIGHTS, QUANTIZED, Precision, ReasonCode
 from ..core.postprocess import BOXES, CLASS_IDS, COUNT, SCORES
 from ..core.records import Artifact
 from ..core.target_extensions import (
@@ -28,7 +28,7 @@ from ..core.target_extensions import (
     list_host_changes,
 )
 from ..core.verdict import DefaultRun, Reason, State, Verdict
-from ..core.weights import IntegerWeighted, Weighted
+from ..core.weights import IntegerWeighted, Weighted, read_constants
 from ..validators.feeds import SAMPLE
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ..validators.model_identity import find_altered_weights
@@ -44,7 +44,7 @@ from .fault_sensitivity import plant_faults
 from .float64_reference import add_float64, note_missing_float64
 from .held_out import note_held_out
 from .judge_case import Candidate, JudgeRequest
-from .provenance.seals import QUANTIZER_KEY
+from .provenance.seals import QUANTIZER_KEY, SAMPLES_KEY
 from .reply_evidence import Evidence, JudgedEvidence, beyond_feeds, reply_to
 from .restrict_values import restrict_inputs, restrict_values
 from .rounding_ties import apply_second_looks, mark_undecided_replies
@@ -150,34 +150,38 @@ def _note_held_out(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     beyond = beyond_feeds(case.references, case.candidate.precision)
     return Ruling(
         heading=note_missing_float64(request.eager, case.tolerance),
-        notes=note_held_out(judged.verdict, request.held_out, beyond),
+        notes=(
+            *note_held_out(judged.verdict, request.held_out, beyond),
+            *request.eager.limits_note,
+        ),
     )
 
 
-def _is_rounded_by_us(candidate: Candidate) -> bool:
-    """Whether one of modelc's quantizers rounded the weights to nearest; other methods differ."""
+def _read_metadata(candidate: Candidate) -> Mapping[str, str]:
     target = candidate.target
-    if not isinstance(target, IntegerWeighted) or not isinstance(target, Carrying):
-        return False
-    return QUANTIZER_KEY in target.read_metadata(candidate.path)
+    return target.read_metadata(candidate.path) if isinstance(target, Carrying) else {}
 
 
 def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     """Reject an artifact that holds a weight with some elements altered beyond its rounding."""
-    candidate, model = request.candidate, request.eager.model
+    candidate, model, eager = request.candidate, request.eager.model, request.eager
     faults: tuple[str, ...] = ()
-    exact = candidate.precision is Precision.FP32 and isinstance(candidate.target, Weighted)
-    rounds = candidate.precision in WEIGHTS_ONLY and isinstance(candidate.target, IntegerWeighted)
-    if not (exact or rounds) or request.eager.skip(SkippedCheck.WEIGHTS):
+    stated = _read_metadata(candidate)
+    ours = QUANTIZER_KEY in stated and SAMPLES_KEY not in stated  # which rounds to nearest
+    same = eager.limit_precision(Precision.FP32) or Precision.FP32
+    integers = isinstance(candidate.target, IntegerWeighted)
+    exact = candidate.precision is same and QUANTIZER_KEY not in stated
+    exact = exact and (integers or isinstance(candidate.target, Weighted))
+    rounds = candidate.precision in INTEGER_WEIGHTS and integers
+    if not (exact or rounds) or eager.skip(SkippedCheck.WEIGHTS):
         return Ruling()
     target, feed = candidate.target, request.eager.references[0].feed.arrays
     computed = partial(model.computes, feed)
-    if exact and isinstance(target, Weighted):
-        constants = target.weights(candidate.path)
+    if exact:
+        constants = read_constants(target, candidate.path)
         faults = find_altered_weights(model.weights(), constants, computed=computed)
     elif isinstance(target, IntegerWeighted):
         read = partial(target.integer_weights, candidate.path)
-        ours = _is_rounded_by_us(candidate)
         faults = find_misrounded_weights(model.weights(), read(), computed=computed) if ours else ()
         if faults or not ours:  # names the scale, where that is the fault
             faults = find_scaled_blocks(model.weights(), read(), computed=computed) or faults

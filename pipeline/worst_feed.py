@@ -44,6 +44,7 @@ _UNIT_ROUNDOFF: Mapping[Precision, float] = {
     Precision.BF16: 2.0**-8,
     Precision.INT8: 2.0**-8,
     Precision.INT8_WEIGHTS: 2.0**-24,
+    Precision.INT8_DYNAMIC: 2.0**-8,
     Precision.FP8: 2.0**-4,
     Precision.INT4: 2.0**-8,  # its activations are BF16 at worst
 }

@@ -146,6 +146,7 @@ MARGIN_DB: Mapping[Precision, float] = {
     Precision.BF16: 3.0,
     Precision.INT8: 1.0,
     Precision.INT8_WEIGHTS: 1.0,
+    Precision.INT8_DYNAMIC: 1.0,
     Precision.FP8: 1.0,
     Precision.INT4: 1.0,
 }

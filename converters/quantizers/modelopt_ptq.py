@@ -55,6 +55,7 @@ METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {
     ("tensorrt-onnx", Precision.INT4): tuple(_WEIGHT_METHODS),
 }
 DATA_FREE: frozenset[tuple[str, Precision]] = frozenset()
+SAMPLE_METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {}
 
 _OPSET = 19  # ModelOpt's minimum for scales in half precision
 _BLOCK_OPSET = 21  # the first with scales by block

@@ -6,6 +6,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...capture.framework_errors import call_framework
@@ -35,7 +36,11 @@ SUMMARY: str = "NNCF, for OpenVINO: patterns that it fuses, bias correction"
 # outlier channels; `fast`: mixed, with NNCF's own settings
 METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {
     ("openvino", Precision.INT8): ("mixed", "performance", "accurate", "smooth", "fast"),
-    **{("openvino", precision): nncf_weights.METHODS for precision in WEIGHTS_ONLY},
+    ("openvino", Precision.INT8_WEIGHTS): nncf_weights.METHODS,
+    ("openvino", Precision.INT4): (*nncf_weights.METHODS, *nncf_weights.SAMPLE_METHODS),
+}
+SAMPLE_METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {
+    ("openvino", Precision.INT4): nncf_weights.SAMPLE_METHODS,
 }
 DATA_FREE = frozenset(way for way in METHODS if way[1] in WEIGHTS_ONLY)
 # For `accurate`: NNCF keeps the inputs of all layers for each fifth sample in memory (24 MB on the
@@ -63,18 +68,20 @@ def readiness() -> Readiness:
 def quantize(job: QuantizeJob) -> Quantized:
     """Read the ONNX into OpenVINO, bound its dims, calibrate over all samples, save the IR.
 
-    For precisions of weights alone, only these are compressed, without samples.
+    For precisions of weights alone, only these are compressed, in INT8 without samples.
 
     Raises:
         ConversionError: OpenVINO or NNCF rejected the model, or nothing was quantized.
     """
     import openvino
 
-    method = choose_method(job, METHODS)
+    method = choose_method(job, METHODS, SAMPLE_METHODS)
     model = read_bounded(job)
     if job.precision in WEIGHTS_ONLY:
+        job = replace(job, method=method)
         excluded = ir_node_names(model, job)
-        return nncf_weights.compress_weights(job, _import_nncf(), model, excluded)
+        inputs = model_inputs(model, job.signature)
+        return nncf_weights.compress_weights(job, _import_nncf(), model, (excluded, inputs))
     samples = calibration_samples(job, model_inputs(model, job.signature))
     attention = has_attention(model)
     excluded = ir_node_names(model, job)

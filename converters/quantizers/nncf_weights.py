@@ -1,4 +1,8 @@
-"""NNCF's weight compression for OpenVINO: integer weights, float activations, no samples."""
+"""NNCF's weight compression for OpenVINO: integer weights and float activations.
+
+Without samples, weights are rounded to nearest. With samples, INT4 is rounded by GPTQ: the error of
+each column is made up for in the columns that are not rounded yet.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +18,27 @@ from ...core.large_arrays import copy_array
 from ..installed_packages import package_versions
 from ..openvino_weights import list_integer_weights
 from .quantization_checks import NothingQuantizedError
-from .quantizer_workspace import call_quietly
+from .quantizer_workspace import CalibrationSamples, calibration_samples, call_quietly
 
 if TYPE_CHECKING:
     import openvino
 
 METHODS = ("rtn",)
+SAMPLE_METHODS = ("gptq",)
 # Weights with one scale. On a tiny Llama with random weights, groups of 32 keep 16.4 dB, of 64 14.2
 # and of 128 (NNCF's default) 12.7. Where the rows are no multiple, the largest smaller power of two
 # that divides them; INT8 has one scale per channel.
 GROUP = 32
 _LEAST_GROUP = 8
+_MATRIX = 2  # dims
 _FILE = "model.xml"
 _LEAST_MAPPED = 1 << 22  # bytes of integers that need not stay in memory
 
 
 def compress_weights(
-    job: QuantizeJob, nncf: Any, model: openvino.Model, excluded: list[str]
+    job: QuantizeJob, nncf: Any, model: openvino.Model, names: tuple[list[str], tuple[str, ...]]
 ) -> Quantized:
-    """Compress the weights of `model`, all but those of the `excluded` nodes, and save the IR.
+    """Compress the weights of `model` and save the IR. `names` are excluded nodes, and inputs.
 
     In INT4, embeddings, convolutions and the last matrix product have 8 bits, as NNCF has it.
 
@@ -41,8 +47,12 @@ def compress_weights(
     """
     import openvino
 
-    four = job.precision is Precision.INT4
-    size = job.group_size or GROUP
+    four, (excluded, inputs) = job.precision is Precision.INT4, names
+    size, method = job.group_size or GROUP, job.method or METHODS[0]
+    samples = None
+    if method in SAMPLE_METHODS:
+        samples = calibration_samples(job, inputs)
+        _turn_weights(model)
     modes, path = nncf.CompressWeightsMode, job.folder / _FILE
     with _keep_integers_in_files():
         made = call_quietly(
@@ -54,6 +64,7 @@ def compress_weights(
                 if excluded
                 else None,
                 **_group_settings(nncf, size) if four else {},
+                **{} if samples is None else _sample_settings(nncf, samples),
             ),
         )
         counts = Counter(stored for _, stored in list_integer_weights(made))
@@ -72,7 +83,8 @@ def compress_weights(
         versions=package_versions("nncf", "openvino"),
         options={
             "quantizer": "nncf",
-            "method": METHODS[0],
+            "method": method,
+            **({} if samples is None else {"samples": str(len(samples))}),
             "activations": "float",
             "weights": f"{text}, with zero points",
             "products": ", ".join(f"{counts[one]} in {one}" for one in sorted(counts)),
@@ -119,3 +131,35 @@ def _group_settings(nncf: Any, size: int) -> dict[str, Any]:
             min_adjusted_group_size=min(_LEAST_GROUP, size),
         ),
     }
+
+
+def _sample_settings(nncf: Any, samples: CalibrationSamples) -> dict[str, Any]:
+    """Return the settings of GPTQ over all samples."""
+    return {"dataset": nncf.Dataset(samples), "subset_size": len(samples), "gptq": True}
+
+
+def _turn_weights(model: openvino.Model) -> None:
+    """Store the matrix of each product transposed, in place; names stay.
+
+    NNCF 3.4's GPTQ rejects other matrices ("Transpose is not supported"), which the ONNX reader
+    makes of `MatMul`, and its scale estimation computes nonsense with them.
+    """
+    import numpy as np
+    from openvino import opset13
+
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "MatMul" or node.get_attributes()["transpose_b"]:
+            continue
+        weight = node.input_value(1).get_node()
+        if weight.get_type_name() != "Constant" or len(weight.get_output_shape(0)) != _MATRIX:
+            continue
+        turned = opset13.constant(np.ascontiguousarray(weight.data.T))
+        turned.set_friendly_name(weight.get_friendly_name())
+        product = opset13.matmul(
+            node.input_value(0), turned, node.get_attributes()["transpose_a"], True
+        )
+        product.set_friendly_name(node.get_friendly_name())
+        product.output(0).get_tensor().set_names(node.output(0).get_names())
+        for port in node.output(0).get_target_inputs():
+            port.replace_source_output(product.output(0))
+    model.validate_nodes_and_infer_types()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.contract import Array, Quantized, QuantizeJob, Readiness
 from ...core.errors import ConversionError
-from ...core.kinds import WEIGHTS_ONLY, Precision
+from ...core.kinds import INTEGER_WEIGHTS, Precision
 from ..installed_packages import package_versions
 from ..onnx_topology import PRODUCTS, GraphWiring
 from . import onnxruntime_weights
@@ -43,9 +43,10 @@ METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {
     ("onnx", Precision.INT8): _METHODS,
     ("openvino", Precision.INT8): _METHODS,
     ("tensorrt-onnx", Precision.INT8): _METHODS,
-    **{("onnx", precision): onnxruntime_weights.METHODS for precision in WEIGHTS_ONLY},
+    **{("onnx", precision): onnxruntime_weights.METHODS for precision in INTEGER_WEIGHTS},
 }
-DATA_FREE = frozenset(way for way in METHODS if way[1] in WEIGHTS_ONLY)
+SAMPLE_METHODS: Mapping[tuple[str, Precision], tuple[str, ...]] = {}
+DATA_FREE = frozenset(way for way in METHODS if way[1] in INTEGER_WEIGHTS)
 
 _OPSET = 13  # Q/DQ with one scale per channel
 _INTEGER_KERNELS = {"onnx": ("Conv", "Gemm", "MatMul")}  # without ConvTranspose, on the CPU
@@ -66,13 +67,13 @@ def readiness() -> Readiness:
 def quantize(job: QuantizeJob) -> Quantized:
     """Calibrate over all samples, write Q/DQ, omit tensors that their scale would destroy.
 
-    For precisions of weights alone, only these are quantized, without samples.
+    For precisions without scales of activations, only weights are quantized, without samples.
 
     Raises:
         ConversionError: ONNX Runtime rejected the model, or the result cannot be right.
     """
     method = choose_method(job, METHODS)
-    if job.precision in WEIGHTS_ONLY:
+    if job.precision in INTEGER_WEIGHTS:
         return onnxruntime_weights.quantize_weights(job)
     place = create_workspace(job, opset=_OPSET)
     plan = _QuantizationPlan(job, place)

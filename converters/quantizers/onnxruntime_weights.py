@@ -1,5 +1,7 @@
 """ONNX Runtime's block quantizer: matrix products become MatMulNBits, with float activations.
 
+In INT8_DYNAMIC the product itself rounds the activations (`accuracy_level` 4).
+
 It needs no samples. Of the library's other methods, on a tiny Llama with random weights, HQQ and
 GPTQ keep as much as rounding to nearest (15.2 and 15.3 dB), and k-quant less (14.5 dB).
 """
@@ -24,7 +26,7 @@ METHODS = ("rtn",)
 # Weights with one scale. On a tiny Llama with random weights, INT4 keeps 15.3 dB with 32, 13.4 with
 # 64 and 11.9 with 128, for 5.1, 4.6 and 4.3 bits a weight; INT8 keeps 38.6 dB with 32 (9.1 bits)
 # and 36.9 with 128 (8.3 bits), far above its limit.
-GROUPS = {Precision.INT4: 32, Precision.INT8_WEIGHTS: 128}
+GROUPS = {Precision.INT4: 32, Precision.INT8_WEIGHTS: 128, Precision.INT8_DYNAMIC: 128}
 _OPSET = 13
 _LEFT = "kept in floating point, as their weights are small or no float32 matrix: "
 _PORTION = 1 << 24  # weights that are quantized at once
@@ -43,8 +45,10 @@ def quantize_weights(job: QuantizeJob) -> Quantized:
     place = create_workspace(job, opset=_OPSET, link=True)
     model, bits = load_model(place.model), BITS[job.precision]
     size, path = job.group_size or GROUPS[job.precision], job.folder / "model.onnx"
+    dynamic = job.precision is Precision.INT8_DYNAMIC
     with write_weights(model, path, place.model, external=place.external) as weights:
-        rewriter = BlockRewriter((model, place.model), weights, partial(_pack, bits, size))
+        pack = partial(_pack, bits, size)
+        rewriter = BlockRewriter((model, place.model), weights, pack, dynamic=dynamic)
         for node in list(rewriter.products()):
             if node.name not in job.keep:
                 rewriter.rewrite(node)
@@ -62,7 +66,7 @@ def quantize_weights(job: QuantizeJob) -> Quantized:
         options={
             "quantizer": "onnxruntime",
             "method": METHODS[0],
-            "activations": "float",
+            "activations": "8 bits, at run time" if dynamic else "float",
             "weights": f"{bits} bits in blocks of {size}, with zero points",
             "products": str(rewriter.count),
             "kept": ", ".join(job.keep),

@@ -12,6 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...capture.framework_errors import call_framework
@@ -349,9 +350,13 @@ def _capture_output() -> Iterator[None]:
 
 
 def choose_method(
-    job: QuantizeJob, methods: Mapping[tuple[str, Precision], tuple[str, ...]]
+    job: QuantizeJob,
+    methods: Mapping[tuple[str, Precision], tuple[str, ...]],
+    with_samples: Mapping[tuple[str, Precision], tuple[str, ...]] = MappingProxyType({}),
 ) -> str:
     """Return the job's method, or the first for its consumer and precision.
+
+    If the job has samples, the first `with_samples` precedes that.
 
     Raises:
         UsageError: the quantizer does not support these, or the method for them.
@@ -366,4 +371,5 @@ def choose_method(
         )
     if job.method is not None and job.method not in offered:
         raise unknown_name_error("calibration method", job.method, offered)
-    return job.method or offered[0]
+    usual = with_samples.get((job.consumer, job.precision), ()) if job.calibration else ()
+    return job.method or (*usual, *offered)[0]

@@ -330,6 +330,14 @@ PRECISION_SCALES = {
         quiet=48.0,
         off=SHARES[Precision.INT8_WEIGHTS],
     ),
+    Precision.INT8_DYNAMIC: PrecisionScale(
+        plain=22.0,
+        step=2.0**-7,
+        margin=10.0,
+        odd=18.0,
+        quiet=42.0,
+        off=SHARES[Precision.INT8_DYNAMIC],
+    ),
     Precision.FP8: PrecisionScale(
         plain=15.0,
         step=2.0**-4,

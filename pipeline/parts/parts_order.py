@@ -26,10 +26,10 @@ _PART = Option("part", "NAME=METHOD")
 _RECORDS = (CallOptions, JudgingOptions, PartsChoice)
 _OPTIONS = {
     "checkpoint", "precision", "model", "model-arg", "weights-key", "input", "samples",
-    "allow-pickle", "trust", "no-strict", "to", "fp16", "bf16", "int8-weights", "int4",
-    "int8", "calib", "calib-samples", "calib-select", "calib-seed", "preprocess", "quantizer",
-    "calib-method", "rest", "group-size", "overwrite", "capture", "opset", "external-data",
-    "guard", "capture-timeout", "custom-op", "for", "depends",
+    "allow-pickle", "trust", "no-strict", "to", "fp16", "bf16", "int8-weights", "int8-dynamic",
+    "int4", "int8", "calib", "calib-samples", "calib-select", "calib-seed", "preprocess",
+    "quantizer", "calib-method", "rest", "group-size", "overwrite", "capture", "opset",
+    "external-data", "guard", "capture-timeout", "custom-op", "for", "depends",
 }  # fmt: skip
 
 

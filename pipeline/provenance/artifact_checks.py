@@ -27,6 +27,7 @@ from .seals import (
     PARENT_KEY,
     PRECISION_KEY,
     QUANTIZER_KEY,
+    SAMPLES_KEY,
     SIGNATURE_KEY,
     STATED_KEYS,
     bond_digest,
@@ -209,6 +210,7 @@ def _make_expected_metadata(artifact: Artifact, manifest: Manifest) -> dict[str,
         PRECISION_KEY: str(artifact.precision),
         **({CAPTURE_KEY: capture} if capture else {}),
         **({QUANTIZER_KEY: quantizer} if quantizer else {}),
+        **({SAMPLES_KEY: artifact.calibration.digest} if artifact.calibration else {}),
     }
 
 

@@ -94,6 +94,7 @@ def seal_holds(text: bytes) -> bool | None:
 CHECKPOINT_KEY, SIGNATURE_KEY = "checkpoint", "signature_digest"
 PARENT_KEY, JUDGING_KEY, MODELC_KEY = "parent", "judging", "modelc"
 PRECISION_KEY, CAPTURE_KEY, QUANTIZER_KEY = "precision", "capture", "quantizer"
+SAMPLES_KEY = "samples"  # the digest of the samples that a quantizer used
 DOMAIN_KEY = "domain"  # the inputs in the syntax of `--input`, with their bounds
 STATED_KEYS = (
     *(MODELC_KEY, CHECKPOINT_KEY, SIGNATURE_KEY, PARENT_KEY, CAPTURE_KEY),

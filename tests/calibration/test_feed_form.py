@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from modelc.calibration.feed_form import FeedForm
-from modelc.calibration.sample_content import SampleError
+from modelc.calibration.sample_content import PromptForm, SampleError, complete_prompt
 
 from .conftest import normal, signature_of
 
@@ -115,3 +115,48 @@ def test_a_sample_keeps_the_relations_of_its_dims() -> None:
         form.fit({"x": normal(1, 17), "y": normal(1, 3)})
     with pytest.raises(SampleError, match=r"2.*4.*y"):
         form.fit({"x": normal(1, 16), "y": normal(1, 5)})
+
+
+def decoder() -> PromptForm:
+    form = PromptForm.of(
+        signature_of(
+            "input_ids:int64[batch=1..4,seq=1..16]", "attention_mask:int64[batch,total=past+seq]",
+            "position_ids:int64[batch,seq]", "past_key_values.0.key:float32[batch,2,past=0..16,8]",
+            "past_key_values.0.value:float32[batch,2,past,8]",
+        ).with_outputs(("logits", "present.0.key", "present.0.value"))
+    )  # fmt: skip
+    assert form is not None
+    return form
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_token_ids_become_a_prompt_of_a_decoder(*, bare: bool) -> None:
+    ids = np.arange(10).reshape(2, 5)
+    found = complete_prompt(ids if bare else {"input_ids": ids}, decoder())
+    assert isinstance(found, dict)
+    assert np.array_equal(found["input_ids"], ids)
+    assert np.array_equal(found["attention_mask"], np.ones((2, 5)))
+    assert np.array_equal(found["position_ids"], [[0, 1, 2, 3, 4]] * 2)
+    pasts = [found[f"past_key_values.0.{name}"] for name in ("key", "value")]
+    assert [(one.shape, one.dtype) for one in pasts] == [((2, 2, 0, 8), np.float32)] * 2
+
+
+def test_positions_of_a_prompt_follow_its_mask() -> None:
+    given = {"input_ids": np.ones((1, 4), int), "attention_mask": np.array([[0, 0, 1, 1]])}
+    found = complete_prompt(given, decoder())
+    assert isinstance(found, dict)
+    assert found["attention_mask"] is given["attention_mask"]
+    assert np.array_equal(found["position_ids"], [[0, 0, 0, 1]])
+
+
+def test_a_part_of_a_past_is_not_completed() -> None:
+    given = {"input_ids": np.ones((1, 4)), "past_key_values.0.key": np.ones((1, 2, 3, 8))}
+    found = complete_prompt(given, decoder())
+    assert isinstance(found, dict)
+    assert "past_key_values.0.value" not in found
+
+
+@pytest.mark.parametrize("value", [np.ones(3), {"x": np.ones((1, 2))}, {"input_ids": [1, 2]}])
+def test_what_holds_no_rows_of_ids_stays(value: object) -> None:
+    assert complete_prompt(value, decoder()) is value
+    assert PromptForm.of(signature_of("x:float32[batch,3]")) is None

@@ -9,15 +9,27 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 from safetensors.torch import save_file
 from torch import nn
 
 from modelc.checkpoints.state_dict_checkpoint import read_weight_set
-from modelc.checkpoints.torchao_weights import check_quantization, find_matrices, unwrap_weights
+from modelc.checkpoints.torchao_weights import (
+    check_quantization,
+    find_matrices,
+    rounds_activations,
+    unwrap_weights,
+)
 from modelc.core import torch_file
 from modelc.core.errors import CheckpointError, ConsentError, ErrorCode, MissingError
+from modelc.core.kinds import Precision, ReasonCode
+from modelc.pipeline.order import Judging, Order, Source, Wanted
+from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_file import validate_file
+from modelc.validators.tolerance import TOLERANCES
 
 
 def build_net() -> Any:
@@ -94,7 +106,8 @@ class TestWithTorchao:
 
         notes = unwrap_weights(plain)
 
-        assert len(notes) == (2 if "dynamic" in scheme else 1)
+        assert len(notes) == 1
+        assert rounds_activations(plain) is ("dynamic" in scheme)
         assert torch.allclose(plain(given), net(given), atol=1e-5)
         meant = [net[0].weight, net[2].weight]
         found = [matrix for _, matrix in find_matrices(plain)]
@@ -116,6 +129,41 @@ class TestWithTorchao:
         assert torch.equal(found["0.weight"].qdata, net[0].weight.qdata)
         with pytest.raises(ConsentError):
             torch_file.read_torch_file(tmp_path / "more.pt", may_allow=True)
+
+    def test_rounded_activations_have_limits_of_their_own_and_weights_none(
+        self, quantize: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One bit of one integer is found, although outputs may differ by far more."""
+        lines = "import torch\nfrom torch import nn\n\ndef build():\n    return nn.Sequential("
+        layers = "nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 16)).eval()\n"
+        (tmp_path / "rounding_net.py").write_text(lines + layers, "utf-8")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        net = build_net()
+        quantize(net, "int8 dynamic")
+        torch.save(net.state_dict(), tmp_path / "net.pt")
+        source = Source(
+            checkpoint=tmp_path / "net.pt", model="rounding_net:build",
+            inputs=("x:float32[batch=1..4,64]",),
+        )  # fmt: skip
+        wanted = (Wanted(target="onnx"), Wanted(target="openvino"))
+        judging = Judging(sensitivity=0)
+        manifest = run(Order(source=source, wanted=wanted, out=tmp_path / "out", judging=judging))
+        assert manifest.passed
+        assert {one.judged_as for one in manifest.artifacts} == {Precision.INT8_DYNAMIC}
+        least = TOLERANCES[Precision.INT8_DYNAMIC].min_sqnr
+        assert {one.tolerance.min_sqnr for one in manifest.verdicts} == {least}
+        assert all(
+            any("rounds activations" in note for note in one.notes) for one in manifest.verdicts
+        )
+        model = onnx.load(tmp_path / "out" / "model.onnx")
+        node = next(one for one in model.graph.node if one.op_type == "MatMulNBits")
+        tensor = next(one for one in model.graph.initializer if one.name == node.input[1])
+        integers = numpy_helper.to_array(tensor).copy()
+        integers.reshape(48, -1)[7, 3] ^= 1
+        tensor.CopyFrom(numpy_helper.from_array(integers, tensor.name))
+        onnx.save(model, tmp_path / "faulty.onnx")
+        verdict = validate_file(tmp_path / "faulty.onnx", source, judging=judging)
+        assert [one.code for one in verdict.reasons] == [ReasonCode.WEIGHT_ALTERED]
 
 
 def test_safetensors_of_torchao_need_torchao(

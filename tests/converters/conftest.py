@@ -12,7 +12,7 @@ import pytest
 
 from modelc.converters.registry import TARGETS, target_named
 from modelc.core.contract import EAGER, Array, Converted, Job, Target
-from modelc.core.kinds import QUANTIZED, Capture, Precision
+from modelc.core.kinds import INTEGER_WEIGHTS, QUANTIZED, Capture, Precision
 from modelc.pipeline.eager_reference import EagerReference, open_reference, read_checkpoint
 from modelc.pipeline.order import Judging, Source, Wanted
 from modelc.pipeline.run_progress import Progress
@@ -85,10 +85,11 @@ def int4_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Source)
 @pytest.fixture(scope="session")
 def weights_digits(tmp_path_factory: pytest.TempPathFactory, digits_source: Source) -> Path:
     """Digits with integer weights alone, made without data."""
-    precisions = (Precision.INT4, Precision.INT8_WEIGHTS)
-    each = [(name, one) for name in DATA_FREE for one in precisions]
+    each = [(target_named(name), one) for name in DATA_FREE for one in sorted(INTEGER_WEIGHTS)]
     wanted = [
-        Wanted(target=name, precision=one) for name, one in each if (name, one) not in NO_LAYER
+        Wanted(target=target.NAME, precision=one)
+        for target, one in each
+        if (target.NAME, one) not in NO_LAYER and one in target.MADE_FROM
     ]
     return exported(digits_source, tmp_path_factory.mktemp("weights") / "out", *wanted)
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from modelc.converters import onnx_model
+from modelc.converters import onnx_model, tensorrt_onnx
 from modelc.converters.onnx_coverage import measure_coverage
 from modelc.converters.onnx_sessions import open_onnx
 from modelc.converters.quantizers import modelopt_ptq
@@ -23,6 +23,7 @@ from modelc.core.contract import Quantized, QuantizeJob
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import Precision
 from modelc.core.signature import merge_inputs
+from modelc.validators.scaled_blocks import find_scaled_blocks
 
 from .conftest import Feeds, ready
 
@@ -288,3 +289,24 @@ def test_shapes_are_those_of_the_parent(quantize: Quantize) -> None:
     made = onnx.load(quantize(Precision.FP8, onnx.shape_inference.infer_shapes(model)).path)
     onnx.checker.check_model(made, full_check=True)
     assert made.graph.output[0] == model.graph.output[0]
+
+
+@pytest.mark.parametrize("method", ["awq", "rtn"])
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_one_wrong_scale_of_int4_is_found_by_the_weights(
+    quantize: Quantize, method: str, factor: float
+) -> None:
+    path = quantize(Precision.INT4, method=method).path
+    known = {"gemm": GEMM.astype(np.float32), "matmul": MATMUL.astype(np.float32)}
+    read = tensorrt_onnx.integer_weights
+    assert [one.shape for one in read(path)] == [(256, 192), (192, 128), (128, 100)]
+    assert find_scaled_blocks(known, read(path)) == ()
+    model = onnx.load(path)
+    node = next(one for one in model.graph.node if one.op_type == "DequantizeLinear")
+    tensor = next(one for one in model.graph.initializer if one.name == node.input[1])
+    scales = numpy_helper.to_array(tensor).copy()
+    scales[1, 5] *= factor
+    tensor.CopyFrom(numpy_helper.from_array(scales, tensor.name))
+    onnx.save(model, path)
+    (text,) = find_scaled_blocks(known, read(path))
+    assert "gemm" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -16,19 +16,24 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
+from modelc.calibration.calibration_options import CalibrationOptions
 from modelc.converters import onnx_model, openvino_ir, openvino_weights
 from modelc.converters.quantizers import nncf_weights
 from modelc.converters.quantizers.quantization_checks import NothingQuantizedError
 from modelc.converters.quantizers.quantizer_registry import quantizers_for
 from modelc.core import large_arrays
 from modelc.core.contract import Job, Quantized, QuantizeJob
-from modelc.core.errors import ConversionError, RunnerError
+from modelc.core.errors import ConversionError, ErrorCode, RunnerError, UsageError
 from modelc.core.grammar import parse_input
 from modelc.core.kinds import WEIGHTS_ONLY, Precision
 from modelc.core.signature import merge_inputs
+from modelc.pipeline.order import Lowering, Order, Source, Wanted
+from modelc.pipeline.plan import make_plan
 from modelc.validators.rounded_weights import find_misrounded_weights
+from modelc.validators.scaled_blocks import find_scaled_blocks
 
-from .conftest import FloatModel, float_model_of
+from ...reasons import has_code
+from .conftest import Feeds, FloatModel, float_model_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,6 +44,7 @@ X = np.random.default_rng(1).standard_normal((2, ROWS)).astype(np.float32)
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 both = pytest.mark.parametrize("consumer", ["onnx", "openvino"])
 precisions = pytest.mark.parametrize("precision", sorted(WEIGHTS_ONLY))
+DYNAMIC = Precision.INT8_DYNAMIC
 
 
 def make_net() -> nn.Module:
@@ -56,22 +62,22 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> FloatModel:
 
 
 def quantize(
-    net: FloatModel, folder: Path, consumer: str, precision: Precision, **options: object
+    net: FloatModel, folder: Path, consumer: str, precision: Precision, **options: Any
 ) -> Quantized:
     (quantizer,) = quantizers_for(consumer, precision)
     job = QuantizeJob(
-        parent=net.parent, consumer=consumer, signature=net.signature, calibration=None,
-        folder=folder, precision=precision, **options,  # type: ignore[arg-type]
+        parent=net.parent, consumer=consumer, signature=net.signature,
+        folder=folder, precision=precision, **{"calibration": None, **options},
     )  # fmt: skip
     return quantizer.quantize(job)
 
 
-def run(path: Path) -> Array:
+def run(path: Path, given: Array = X) -> Array:
     """Run the file as its users do, without modelc."""
     if path.suffix == ".onnx":
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        return np.asarray(session.run(None, {"x": X})[0])
-    return np.asarray(openvino.Core().compile_model(str(path), "CPU", EXACT)({"x": X})[0])
+        return np.asarray(session.run(None, {"x": given})[0])
+    return np.asarray(openvino.Core().compile_model(str(path), "CPU", EXACT)({"x": given})[0])
 
 
 def unpack_onnx(path: Path) -> list[Array]:
@@ -147,6 +153,133 @@ def test_the_file_says_what_it_stores(
     layers = target.coverage(path, {"x": X}, "cpu").layers
     assert layers[str(precision)] >= 2
     assert set(layers) <= set(WEIGHTS_ONLY)
+
+
+def test_dynamic_int8_is_the_file_of_int8_weights_that_rounds_activations(
+    net: FloatModel, tmp_path: Path
+) -> None:
+    """The integers are the same; each product reads rows that are rounded in blocks of 128."""
+    paths = []
+    for precision in (Precision.INT8_WEIGHTS, DYNAMIC):
+        folder = tmp_path / precision
+        folder.mkdir()
+        paths.append(quantize(net, folder, "onnx", precision, group_size=32).path)
+    plain, dynamic = (onnx.load(str(one)).graph for one in paths)
+    assert plain.initializer == dynamic.initializer
+    module = make_net()
+    layers = [one for one in module if isinstance(one, nn.Linear)]  # type: ignore[attr-defined]
+    given = torch.tensor(X)
+    with torch.no_grad():
+        for layer, weight in zip(layers, unpack_onnx(paths[1]), strict=True):
+            layer.weight = nn.Parameter(torch.tensor(weight))
+            layer.register_forward_pre_hook(lambda _, args: (round_blocks(args[0]),))
+        meant = module(given).numpy()
+    assert sqnr(meant, run(paths[1])) > sqnr(meant, run(paths[0])) + 6
+    rows = [run(paths[1], X[:1]), run(paths[1], X[1:])]
+    np.testing.assert_allclose(np.concatenate(rows), run(paths[1]), rtol=1e-5, atol=1e-5)
+
+
+def round_blocks(given: torch.Tensor, size: int = 32) -> torch.Tensor:
+    """Round each 32 values of a row to 8 bits, symmetrically, by a scale of their own."""
+    blocks = given.reshape(len(given), -1, size)
+    steps = blocks.abs().amax(-1, keepdim=True) / 127
+    return (torch.round(blocks / steps.clamp(min=1e-30)) * steps).reshape(given.shape)
+
+
+def test_dynamic_int8_is_known_by_its_file(net: FloatModel, tmp_path: Path) -> None:
+    path = quantize(net, tmp_path, "onnx", DYNAMIC).path
+    assert onnx_model.inspect(path).quantized is DYNAMIC
+    assert onnx_model.coverage(path, {"x": X}, "cpu").layers == {"int8-dynamic": 3}
+    known = {name: one.numpy() for name, one in make_net().state_dict().items()}
+    assert find_misrounded_weights(known, onnx_model.integer_weights(path)) == ()
+
+
+def test_openvino_has_no_file_of_dynamic_int8() -> None:
+    """The hint names what does the same there."""
+    with pytest.raises(UsageError) as caught:
+        make_plan(order_of("openvino", DYNAMIC))
+    assert caught.value.code is ErrorCode.UNSUPPORTED
+    assert "openvino:int8-weights" in str(caught.value.hint)
+    assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" in str(caught.value.hint)
+
+
+def order_of(target: str, precision: Precision, **lowering: Any) -> Order:
+    wanted = Wanted(target=target, precision=precision)
+    return Order(
+        source=Source(checkpoint=Path("net.pt")), wanted=(wanted,), out=Path("out"),
+        lowering=Lowering(**lowering),
+    )  # fmt: skip
+
+
+def correlated(index: int) -> dict[str, Array]:
+    """A sample whose values are mixtures of a few, as activations are."""
+    random = np.random.default_rng(index)
+    mixture = np.random.default_rng(0).standard_normal((6, ROWS))
+    found = random.standard_normal((4, 6)) @ mixture + 0.1 * random.standard_normal((4, ROWS))
+    return {"x": found.astype(np.float32)}
+
+
+@pytest.fixture(scope="module")
+def calibrated(net: FloatModel, tmp_path_factory: pytest.TempPathFactory) -> Quantized:
+    """INT4 of the net for OpenVINO, with samples."""
+    folder = tmp_path_factory.mktemp("gptq")
+    return quantize(
+        net, folder, "openvino", Precision.INT4, calibration=Feeds(correlated, 32), group_size=32
+    )
+
+
+def test_samples_make_int4_better_on_others(
+    net: FloatModel, calibrated: Quantized, tmp_path: Path
+) -> None:
+    """GPTQ is the default with samples, and the record says so."""
+    plain = quantize(net, tmp_path, "openvino", Precision.INT4, group_size=32)
+    given = [correlated(index)["x"] for index in range(100, 108)]
+    with torch.no_grad():
+        meant = make_net()(torch.tensor(np.concatenate(given))).numpy()
+    figures = [
+        sqnr(meant, np.concatenate([run(one.path, rows) for rows in given]))
+        for one in (plain, calibrated)
+    ]
+    assert figures[1] > figures[0] + 2
+    assert (plain.options["method"], calibrated.options["method"]) == ("rtn", "gptq")
+    assert calibrated.options["samples"] == "32"
+
+
+def test_a_doubled_scale_is_found_among_weights_that_gptq_moved(
+    calibrated: Quantized, tmp_path: Path
+) -> None:
+    known = {name: one.numpy() for name, one in make_net().state_dict().items()}
+    read = openvino_ir.integer_weights
+    assert find_scaled_blocks(known, read(calibrated.path)) == ()
+    model = openvino.Core().read_model(str(calibrated.path))
+    scales = next(
+        one for one in model.get_ordered_ops()
+        if one.get_type_name() == "Constant" and len(one.get_output_shape(0)) == 3
+        and one.get_output_shape(0)[-1] == 1 and one.get_element_type().is_real()
+    )  # fmt: skip
+    doubled = np.array(scales.data)
+    doubled[7, 1] *= 2
+    constant = openvino.opset13.constant(doubled)
+    for port in scales.output(0).get_target_inputs():
+        port.replace_source_output(constant.output(0))
+    path = tmp_path / "faulty.xml"
+    openvino.save_model(model, str(path), compress_to_fp16=False)
+    (text,) = find_scaled_blocks(known, read(path))
+    assert "2 times" in text
+
+
+def test_samples_are_used_for_what_they_change() -> None:
+    """OpenVINO's INT4 takes samples or none; other integer weights say that they take none."""
+    calibration = CalibrationOptions(source="random")
+    (*_, step) = make_plan(order_of("openvino", Precision.INT4, calibration=calibration))
+    assert step.uses_samples
+    (*_, step) = make_plan(order_of("openvino", Precision.INT4))
+    assert not step.uses_samples
+    for target, precision in (("onnx", Precision.INT4), ("openvino", Precision.INT8_WEIGHTS)):
+        with pytest.raises(UsageError, check=has_code(ErrorCode.NO_EFFECT, naming="--calib")):
+            make_plan(order_of(target, precision, calibration=calibration))
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NO_SAMPLES)):
+        make_plan(order_of("openvino", Precision.INT4, method="gptq"))
 
 
 @both
