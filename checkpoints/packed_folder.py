@@ -91,7 +91,7 @@ def unpack_folder(
     with ExitStack() as held:
         tensors = _TensorFiles(folder, files, held)
         layers = tensors.find_layers()
-        bound = tensors.bound_floats()
+        bound = tensors.estimate_floats()
         place = find_room(bound)
         if place is None:
             raise CheckpointError(
@@ -138,7 +138,7 @@ class _TensorFiles:
                 layers[layer].append(suffix)
         return layers
 
-    def bound_floats(self) -> int:
+    def estimate_floats(self) -> int:
         """Return the most bytes that the tensors take as floats."""
         return sum(
             4 * math.prod(self.shape_of(name)) * _WEIGHTS.get(self.dtype_of(name), 1)

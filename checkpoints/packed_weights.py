@@ -274,7 +274,7 @@ def _awq_format(settings: Mapping[str, Any]) -> _Found:
     return PackedFormat(method=AWQ, bits=(bits,), parts=parts, unpack=_unpack_awq), ""
 
 
-def _compressed_format(settings: Mapping[str, Any]) -> _Found:
+def _find_compressed(settings: Mapping[str, Any]) -> _Found:
     kind, bits = str(settings.get("format", "")), set()
     for name in ("kv_cache_scheme", "transform_config", "sparsity_config"):
         if settings.get(name):
@@ -312,6 +312,6 @@ def _modelopt_format(settings: Mapping[str, Any]) -> _Found:
 _FORMATS: Mapping[str, Callable[[Mapping[str, Any]], _Found]] = {
     GPTQ: _gptq_format,
     AWQ: _awq_format,
-    COMPRESSED: _compressed_format,
+    COMPRESSED: _find_compressed,
     MODELOPT: _modelopt_format,
 }
