@@ -43,6 +43,7 @@ from .huggingface_tasks import (
     task_of,
 )
 from .loaded_module import LoadedModule
+from .packed_folder import attach_integers, unpack_folder
 from .sniff import HUGGINGFACE, STATE_DICT, sniff_kind
 from .torchao_weights import check_quantization
 
@@ -67,13 +68,16 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
         task, length = task_of(checkpoint.factory_args), length_of(checkpoint.factory_args)
         kind, found_by = find_class(folder, config, task)
     files = weight_files(checkpoint)
-    for file in files:
-        if file.suffix != ".json" and sniff_kind(file) == STATE_DICT:
-            check_torch_file(file, str(file))
-    with blame_broken_package("transformers"), widen_folder(folder, files) as (read, where):
+    _check_torch_files(files)
+    with (
+        blame_broken_package("transformers"),
+        unpack_folder(folder, config, files) as floats,
+        widen_folder(floats.path, floats.files) as (read, where),
+    ):
         model, report = _from_pretrained(kind, folder, read)
+        kept_integers = attach_integers(model, floats)
     misfit = _make_misfit_error(kind, folder, config, task)
-    notes = [*found_by, *_load_notes(report, misfit, strict=checkpoint.strict)]
+    notes = [*found_by, *_load_notes(report, misfit, strict=checkpoint.strict), *kept_integers]
     stored = str(config.get("dtype", config.get("torch_dtype", "float32")))
     if stored in ("float16", "bfloat16"):
         notes.append(f"the checkpoint's weights are {stored}; they were cast to float32{where}")
@@ -95,6 +99,12 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
             code=ErrorCode.NO_EFFECT,
         )
     return loaded
+
+
+def _check_torch_files(files: Sequence[Path]) -> None:
+    for file in files:
+        if file.suffix != ".json" and sniff_kind(file) == STATE_DICT:
+            check_torch_file(file, str(file))
 
 
 def _make_loaded(

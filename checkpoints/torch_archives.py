@@ -9,9 +9,10 @@ from ..core.call import Parameter, ParameterKind, parameters_of_schema
 from ..core.errors import CheckpointError, ErrorCode, first_line
 from ..core.nested_values import iterate_leaves
 from ..core.signature import DTYPES, UNBOUNDED, Dim, InputSpec, ValueRange
-from ..core.torch_file import refuse_archive_code
+from ..core.torch_file import refuse_archive_code, register_operators
 from .checkpoint_files import weight_files
 from .loaded_module import LoadedModule, read_recorded_inputs
+from .quantized_program import note_steps
 from .sniff import PT2, TORCHSCRIPT
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def load_exported_program(checkpoint: Checkpoint) -> LoadedModule:
     try:
         if not checkpoint.allow_pickle:
             refuse_archive_code(path)
+        register_operators(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about older archive versions, which still load
             with path.open("rb") as file:  # a path would have to end in .pt2
@@ -56,7 +58,7 @@ def load_exported_program(checkpoint: Checkpoint) -> LoadedModule:
         module=module,
         takes=_program_parameters(program),
         known=known,
-        notes=tuple(sizes.notes),
+        notes=(*sizes.notes, *note_steps(module)),
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import CheckpointError, ErrorCode, first_line
 from ..core.torch_file import TORCHAO, import_torchao
 from ..core.weights import QuantizedMatrix
+from .packed_weights import find_format
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,21 +45,16 @@ def check_quantization(folder: Path, config: dict[str, object]) -> None:
     """Check that modelc keeps the integers of a quantized folder, and import what reads it.
 
     Raises:
-        CheckpointError: it was quantized by another method than torchao's.
+        CheckpointError: it was quantized by a method that is not supported.
         MissingError: torchao is not installed.
     """
     settings = config.get("quantization_config")
     if not isinstance(settings, dict):
         return
-    method = settings.get("quant_method", "an unknown method")
-    if method != TORCHAO:
-        raise CheckpointError(
-            f"{folder} is quantized by {method}, whose integers modelc does not read",
-            hint="give the folder of its float weights with --int4 or --int8-weights, or quantize "
-            "it with torchao (transformers.TorchAoConfig)",
-            code=ErrorCode.UNSUPPORTED,
-        )
-    import_torchao(str(folder))
+    if settings.get("quant_method") == TORCHAO:
+        import_torchao(str(folder))
+    else:
+        find_format(settings, str(folder))
 
 
 def unflatten(
@@ -120,6 +116,11 @@ def unwrap_weights(module: torch.nn.Module) -> tuple[str, ...]:
     return (f"weights that torchao quantized: {text}; only onnx and openvino keep the integers",)
 
 
+def keep_matrix(part: torch.nn.Module, key: str, matrix: QuantizedMatrix) -> None:
+    """Keep the integers of a module's own parameter until a converter finds its values."""
+    setattr(part, _MATRICES, {**getattr(part, _MATRICES, {}), key: matrix})
+
+
 def find_matrices(module: torch.nn.Module) -> Iterator[tuple[str, QuantizedMatrix]]:
     """Yield the name and the integers of each weight that the checkpoint has as integers."""
     for name, part in module.named_modules():
@@ -152,13 +153,13 @@ def _unwrap_weight(module: torch.nn.Module, name: str, key: str, label: str) -> 
             )
         made: Any = _make_dynamic_linear(floats, part.bias, scheme)
         _check_same(label, weight, lambda x: made(x) - (0 if made.bias is None else made.bias))
-        setattr(made, _MATRICES, {"values": matrix})
+        keep_matrix(made, "values", matrix)
         module.set_submodule(name, made)
         return f"int{matrix.bits}{_ROUNDED}"
     if isinstance(part, nn.Linear):
         _check_same(label, weight, lambda x: nn.functional.linear(x, floats))
     part._parameters[key] = floats
-    setattr(part, _MATRICES, {**getattr(part, _MATRICES, {}), key: matrix})
+    keep_matrix(part, key, matrix)
     return f"int{matrix.bits}"
 
 

@@ -20,6 +20,7 @@ from ..core.children.child_call import CallEnd, ChildCall, ParentConnection, run
 from ..core.children.messages import Returned, StoppedByError
 from ..core.children.processes import OutputLog, ProcessEnd, capture_output
 from ..core.errors import LOGGED, ConversionError, MissingError
+from ..core.torch_file import register_operators
 
 if TYPE_CHECKING:
     import torch
@@ -111,6 +112,7 @@ def compile_in_child(request: CompileRequest, parent: ParentConnection) -> None:
     from torch._inductor import aoti_compile_and_package
 
     compiler = next((folder / "bin").iterdir())
+    register_operators(folder / _PROGRAM_FILE)
     program = torch.export.load(folder / _PROGRAM_FILE)
     options = {**_OPTIONS, **request.options, "cpp.cxx": (str(compiler),)}
     with torch.no_grad():

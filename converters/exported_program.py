@@ -27,7 +27,7 @@ from ..core.kinds import Capture, Precision
 from ..core.segments import SegmentOptions, SegmentPlan
 from ..core.signature import Signature
 from ..core.target_extensions import FaultKind, PlantedFault
-from ..core.torch_file import refuse_archive_code
+from ..core.torch_file import refuse_archive_code, register_operators
 from ..core.untrusted_files import find_archive_fault, zip_members
 from .archive_records import (
     ENGINE_OPERATORS,
@@ -171,6 +171,7 @@ def load_program(path: Path) -> tuple[torch.export.ExportedProgram, dict[str, An
         raise RunnerError(f"{path} cannot be read: {fault}", hint="export it again")
     try:
         refuse_archive_code(path)
+        register_operators(path)
         program = torch.export.load(str(path), extra_files=extra)
         _drop_derived_ranges(program)
         return program, parse_call_record(extra[RECORD])

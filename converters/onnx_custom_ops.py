@@ -22,6 +22,7 @@ from .onnx_division_ops import DIVISION_OPS, DYNAMO_DIVISION_OPS, floordiv
 from .onnx_dynamo_ops import DYNAMO_OPS
 from .onnx_image_ops import POOL_OPS, RESIZE_OPS
 from .onnx_numeric_ops import NUMERIC_OPS
+from .onnx_quantized_ops import QUANTIZED_OPS, is_quantized
 from .onnx_shared_ops import SCRIPT_OPS, SHARED_OPS, OpWriter
 from .onnx_torchscript_ops import TORCHSCRIPT_OPS, SymbolicOpBuilder, python_value
 
@@ -33,7 +34,14 @@ _COMMON_OPS = {**DIVISION_OPS, **NUMERIC_OPS, **RESIZE_OPS}
 _DYNAMO_OPS = {**DYNAMO_DIVISION_OPS, **DYNAMO_OPS}
 _OWN_WRITERS = frozenset(
     write
-    for table in (SCRIPT_OPS, TORCHSCRIPT_OPS, POOL_OPS, _DYNAMO_OPS, _COMMON_OPS)
+    for table in (
+        SCRIPT_OPS,
+        TORCHSCRIPT_OPS,
+        POOL_OPS,
+        _DYNAMO_OPS,
+        _COMMON_OPS,
+        QUANTIZED_OPS,
+    )
     for write in table.values()
 )
 
@@ -81,10 +89,13 @@ def check_custom_ops(custom_ops: Mapping[str, OpWriter], operators: Collection[s
             )
 
 
-def translation_table(custom_ops: Mapping[str, OpWriter], opset: int) -> dict[Any, OpWriter]:
+def translation_table(
+    custom_ops: Mapping[str, OpWriter], opset: int, operators: frozenset[str] = frozenset()
+) -> dict[Any, OpWriter]:
     """Build the table for `torch.onnx.export(dynamo=True)`: a function for each operator overload.
 
-    Contains modelc's own functions except where the user gives one.
+    Contains modelc's own functions except where the user gives one; those of pt2e if the program's
+    `operators` are among them.
     """
     import onnxscript
     import torch
@@ -92,6 +103,8 @@ def translation_table(custom_ops: Mapping[str, OpWriter], opset: int) -> dict[An
     ops = onnxscript.values.Opset("", opset)
     table: dict[Any, OpWriter] = {operator.floordiv: functools.partial(floordiv, ops)}
     ours = {**SHARED_OPS, **_COMMON_OPS, **POOL_OPS, **_DYNAMO_OPS}
+    if is_quantized(operators):
+        ours |= QUANTIZED_OPS
     for name, write in {**ours, **custom_ops}.items():
         space, _, rest = name.partition("::")
         base, _, overload = rest.partition(".")

@@ -65,9 +65,10 @@ def _export_with_dynamo(
 
     from .onnx_complex import split_complex
 
+    operators = program_operators(captured)
     if job.custom_ops:
-        check_custom_ops(job.custom_ops, program_operators(captured))
-    table = translation_table(job.custom_ops, opset)
+        check_custom_ops(job.custom_ops, operators)
+    table = translation_table(job.custom_ops, opset, operators)
     scope = model_of(job).scope
     captured = call_framework("torch.onnx.export", lambda: split_complex(captured))
     program = call_framework(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..capture.captured_program import ExportCapture, ScriptCapture, model_of
 from ..capture.framework_errors import call_framework
+from ..checkpoints.quantized_program import rounds_activations
 from ..core.contract import (
     EAGER,
     Converted,
@@ -57,6 +58,7 @@ from .onnx_guard import read_graph
 from .onnx_half import convert_to_half
 from .onnx_half_emulation import widen_half_regions
 from .onnx_origins import write_sidecar
+from .onnx_quantized_ops import read_quantization_steps
 from .onnx_sessions import (
     is_judged_by_copy,
     list_deployments,  # noqa: F401 - contract
@@ -96,6 +98,7 @@ plant_fault = onnx_faults.plant_fault
 judge_settings = session_settings
 weights = float_weights
 integer_weights = read_integer_weights
+quantization_steps = read_quantization_steps
 read_metadata = read_onnx_metadata
 
 DEFAULT_OPSET = 20  # torch 2.13's default; INT8 tools require 19 or later
@@ -161,6 +164,7 @@ def convert(job: Job) -> Converted:
         versions=used,
         options=options,
         notes=(*source.notes, *notes, *kept, *note_mapped_weights(path)),
+        judged_as=Precision.INT8 if rounds_activations(model_of(job).module) else None,
         frozen=source.frozen if isinstance(source, ScriptCapture) else (),
         warned=source.warned if isinstance(source, ScriptCapture) else (),
         places=source.places if isinstance(source, ExportCapture) else (),

@@ -70,6 +70,7 @@ from .openvino_weights import (
     count_copied_bytes,
     list_integer_weights,
     read_integer_weights,
+    read_quantization_steps,
 )
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ FLOAT_ENDS: bool = True
 plant_fault = openvino_faults.plant_fault
 read_metadata = read_ir_metadata
 integer_weights = read_integer_weights
+quantization_steps = read_quantization_steps
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 _ADVICE = 'core.compile_model("PATH", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})'
 _DEFAULTS = {"bf16": "bf16", "f16": "fp16"}  # OpenVINO's default precision by its name in modelc
@@ -185,7 +187,14 @@ def convert(job: Job) -> Converted:
         versions=package_versions("openvino"),
         options={"stateful": "true"} if job.stateful else {},
         notes=notes,
+        judged_as=Precision.INT8 if _rounds_in_float32(model, job) else None,
     )
+
+
+def _rounds_in_float32(model: openvino.Model, job: Job) -> bool:
+    """Whether the checkpoint itself, not a quantizer, rounds activations to integers."""
+    kinds = (node.get_type_name() for node in model.get_ordered_ops())
+    return job.precision is Precision.FP32 and "FakeQuantize" in kinds
 
 
 def _judge_config() -> dict[str, str]:

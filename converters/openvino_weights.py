@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array
 from ..core.kinds import Precision
-from ..core.weights import IntegerMatrix, IntegerWeights
+from ..core.weights import IntegerMatrix, IntegerWeights, QuantizationStep
 from .openvino_reader import read_ir
 
 if TYPE_CHECKING:
@@ -57,6 +57,67 @@ def read_integer_weights(path: Path) -> Iterator[IntegerMatrix]:
         if any(node.get_type_name() == "Multiply" for node in chain):
             shape = tuple(top.get_output_shape(0))
             yield IntegerMatrix(shape=shape, read_rows=partial(_evaluate, chain))
+
+
+def read_quantization_steps(path: Path) -> Iterator[QuantizationStep]:
+    """Yield the roundings of an IR, and what makes floats of integers, with constant scales."""
+    for node in read_ir(path).get_ordered_ops():
+        kind = node.get_type_name()
+        step = None
+        if kind == "FakeQuantize":
+            step = _read_rounding(node)
+        elif kind == "Multiply" and node.get_output_element_type(0).is_real():
+            step = _read_return(node)
+        if step is not None:
+            yield step
+
+
+def _read_rounding(node: Any) -> QuantizationStep | None:
+    """Return the scale and zero point of a FakeQuantize whose results are integers."""
+    import numpy as np
+
+    ends = [_evaluate_constant(node.input_value(place).get_node()) for place in range(1, 5)]
+    if any(one is None for one in ends):
+        return None
+    low, high, least, most = (np.asarray(one, np.float64) for one in ends)
+    scales = (high - low) / (most - least)
+    return QuantizationStep(
+        place=str(node.get_friendly_name()),
+        scales=scales.astype(np.float32),
+        zeros=np.rint(least - low / scales),
+        exact=False,
+    )
+
+
+def _read_return(node: Any) -> QuantizationStep | None:
+    """Return the scales of a product with integers, less their zero points."""
+    import numpy as np
+
+    scales = _evaluate_constant(node.input_value(1).get_node())
+    source, zeros = node.input_value(0).get_node(), None
+    if source.get_type_name() == "Subtract":
+        zeros = _evaluate_constant(source.input_value(1).get_node())
+        source = source.input_value(0).get_node()
+    given = source.input_value(0).get_node() if source.get_type_name() == "Convert" else None
+    if scales is None or given is None or _type_name(given) not in WEIGHT_TYPES:
+        return None
+    constant = given.get_type_name() == "Constant"
+    return QuantizationStep(
+        place=str(node.get_friendly_name()),
+        scales=scales,
+        zeros=np.zeros(scales.shape, np.float32) if zeros is None else zeros,
+        integers=_constant_values(given) if constant else None,
+    )
+
+
+def _evaluate_constant(node: Any) -> Array | None:
+    """Return the values of a constant behind conversions and reshapes; None for others."""
+    shape = tuple(node.get_output_shape(0)) if node.get_output_partial_shape(0).is_static else ()
+    while node.get_type_name() in ("Convert", "Reshape"):
+        node = node.input_value(0).get_node()
+    if node.get_type_name() != "Constant":
+        return None
+    return _constant_values(node).reshape(shape)
 
 
 def count_copied_bytes(path: Path) -> int:

@@ -105,6 +105,22 @@ def import_torchao(called: str) -> None:
             logger.setLevel(level)
 
 
+_QUANTIZED_OPERATORS = "torch.ops.quantized_decomposed."
+
+
+def register_operators(path: Path) -> None:
+    """Import the module of torch that defines the operators of pt2e, if an archive calls these.
+
+    torch.export.load does not import it.
+    """
+    if not is_zip_archive(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        programs = filter(_PROGRAM_MEMBERS.search, archive.namelist())
+        if any(_QUANTIZED_OPERATORS.encode() in archive.read(name) for name in programs):
+            import_module("torch.ao.quantization.fx._decomposed")
+
+
 def check_torch_file(source: Path | IO[bytes], called: str) -> None:
     """Reject a file that declares more than it contains, before torch allocates memory.
 

@@ -123,6 +123,34 @@ class QuantizedMatrix:
         return self
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuantizationStep:
+    """A rounding to integers or the way back, with constant scales, one or one for each channel.
+
+    `integers` are those of a constant; an activation has none. `place` is its node. Scales are not
+    `exact` where a file has the ends of ranges in their place.
+    """
+
+    place: str
+    scales: Array
+    zeros: Array
+    integers: Array | None = None
+    exact: bool = True
+
+
+@runtime_checkable
+class QuantizationCarrying(Target, Protocol):
+    """A target whose artifacts have the scales of a quantized program as constants."""
+
+    def quantization_steps(self, path: Path) -> Iterator[QuantizationStep]:
+        """Yield the steps of a model file that have constant scales.
+
+        Raises:
+            RunnerError: the file cannot be read.
+        """
+        ...
+
+
 @runtime_checkable
 class PrecisionAdvising(Target, Protocol):
     """A target that has something else in place of a precision that it does not offer."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
+from ..checkpoints.quantized_program import rounds_activations
 from ..converters.registry import target_for
 from ..core.contract import Feed, Native
 from ..core.domain import Domain
@@ -183,6 +184,8 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
         notes: tuple[str, ...] = ()
         if eager.model.has_module:
             candidate = match_outputs(candidate, eager.signature, progress)
+            if rounds_activations(eager.model.module):
+                candidate = replace(candidate, precision=Precision.INT8)
         else:
             candidate, notes = pair_ends(candidate, eager)
         limits = eager.limit_precision(candidate.precision) or candidate.precision

@@ -44,6 +44,7 @@ from .fault_sensitivity import plant_faults
 from .float64_reference import add_float64, note_missing_float64
 from .held_out import note_held_out
 from .judge_case import Candidate, JudgeRequest
+from .program_quantization import check_quantization
 from .provenance.seals import QUANTIZER_KEY, SAMPLES_KEY
 from .reply_evidence import Evidence, JudgedEvidence, beyond_feeds, reply_to
 from .restrict_values import restrict_inputs, restrict_values
@@ -377,6 +378,7 @@ FILE_RULES: tuple[Rule, ...] = (
     _sweep,
     _note_held_out,
     _check_weights,
+    check_quantization,
     _check_compared,
     _run_by_default,
     _check_default_session,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from importlib import metadata
+from contextlib import suppress
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,8 @@ class Torch:
             torch.set_num_threads(request["threads"])
         extra = {"modelc.json": ""}
         if request["format"] == "pt2":
+            with suppress(ImportError):  # defines the operators of programs that pt2e quantized
+                import_module("torch.ao.quantization.fx._decomposed")
             self._call = torch.export.load(path, extra_files=extra).module()
         else:
             self._call = torch.jit.load(  # type: ignore[no-untyped-call]  # torch's own

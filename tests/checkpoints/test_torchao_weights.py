@@ -64,12 +64,12 @@ def test_a_file_of_torchao_needs_torchao(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_folder_of_another_method_is_refused_by_name() -> None:
-    """GPTQ's integers are not read, and not taken for floats."""
+    """Their integers are not read, and not taken for floats."""
     with pytest.raises(CheckpointError) as caught:
-        check_quantization(Path("llama"), {"quantization_config": {"quant_method": "gptq"}})
+        check_quantization(Path("llama"), {"quantization_config": {"quant_method": "hqq"}})
 
     assert caught.value.code is ErrorCode.UNSUPPORTED
-    assert "gptq" in caught.value.message
+    assert "hqq" in caught.value.message
 
 
 class TestWithTorchao:
