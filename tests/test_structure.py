@@ -6,10 +6,10 @@ from .structure import is_participle, measure
 
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
-    "files": 536,
-    "lines": 124_150,
+    "files": 537,
+    "lines": 124_500,
     "small_files": 10,
-    "test_lines": 86_350,
+    "test_lines": 86_600,
     "participles": 18,
     "repeated_classes": 0,
     "repeated_files": 0,
