@@ -99,7 +99,7 @@ def note_onnx_tokenizer(folder: Path) -> Iterator[str]:
     if not read:
         return
     parts = tuple(_iterate_parts(read.get("pre_tokenizer")))
-    kind = _mapping(read.get("model")).get("type")
+    kind = _as_mapping(read.get("model")).get("type")
     found = []
     if kind != "BPE" or not any(one.get("type") == "ByteLevel" for one in parts):
         found.append(f"is no byte-level BPE ({kind})")
@@ -122,18 +122,18 @@ def _read_tokenizer(folder: Path) -> Mapping[str, Any]:
     if not path.is_file() or path.stat().st_size > _MAX_BYTES:
         return {}
     try:
-        return _mapping(json.loads(path.read_text(encoding="utf-8")))
+        return _as_mapping(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, RecursionError):
         return {}
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _as_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
 def _iterate_parts(value: object) -> Iterator[Mapping[str, Any]]:
     """Yield a step of a tokenizer, or all steps of a sequence."""
-    part = _mapping(value)
+    part = _as_mapping(value)
     for name in ("pretokenizers", "processors"):
         inner = part.get(name)
         for one in inner if isinstance(inner, list) else ():
@@ -142,11 +142,11 @@ def _iterate_parts(value: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _list_ids(read: Mapping[str, Any]) -> Iterator[int]:
-    vocabulary, added = _mapping(read.get("model")).get("vocab"), read.get("added_tokens")
+    vocabulary, added = _as_mapping(read.get("model")).get("vocab"), read.get("added_tokens")
     if isinstance(vocabulary, dict):
         yield from (one for one in vocabulary.values() if isinstance(one, int))
     elif isinstance(vocabulary, list):  # pairs of a piece and its score
         yield len(vocabulary) - 1
     for one in added if isinstance(added, list) else ():
-        if isinstance(number := _mapping(one).get("id"), int):
+        if isinstance(number := _as_mapping(one).get("id"), int):
             yield number
