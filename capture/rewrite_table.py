@@ -38,6 +38,7 @@ REWRITE_TABLE: tuple[Rewrite, ...] = (
     training_rewrites.PLAIN_WEIGHTS,
     numeric_rewrites.LOOPED_INVERSE,
     transformer_rewrites.EVERY_EXPERT,
+    transformer_rewrites.COMPUTED_ROPE,
     training_rewrites.PLAIN_FUNCTIONS,
     *size_rewrites.LENGTH_REWRITES,
     transformer_rewrites.COMPUTED_PADDING,

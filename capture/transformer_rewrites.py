@@ -326,3 +326,70 @@ COMPUTED_PADDING = Rewrite(
     answers=frozenset((Symptom.SIZE_BRANCH, Symptom.ASSUMED_SIZE)),
     files=frozenset(("modeling_mobilenet_v1.py", "modeling_mobilenet_v2.py")),
 )
+
+
+# Rotary frequencies that follow the longest position (`rope_type: dynamic`).
+#
+# transformers keeps them in a buffer, which a branch on the positions replaces. Computed from the
+# positions of the call alone they are those that a model has which has seen no longer text.
+
+_ROPE_FILE = "modeling_rope_utils.py"
+_ROPE_UTILS = "transformers.modeling_rope_utils"
+
+
+def _rope_kinds(part: Module) -> dict[str, str]:
+    """Return the kinds of a rotary embedding by the prefix of their buffers: one, or per layer."""
+    kinds = getattr(part, "rope_type", None)
+    named = {"": kinds} if isinstance(kinds, str) else kinds if isinstance(kinds, dict) else {}
+    found = {f"{name}_" if name else "": kind for name, kind in named.items()}
+    return {prefix: kind for prefix, kind in found.items() if hasattr(part, f"{prefix}inv_freq")}
+
+
+def _is_dynamic_rope(part: Module) -> bool:
+    wraps = hasattr(type(part).forward, "__wrapped__")
+    return wraps and any("dynamic" in kind for kind in _rope_kinds(part).values())
+
+
+class _RotaryView:
+    """A rotary embedding with other frequencies, as its forward reads them."""
+
+    def __init__(self, module: Any, changed: dict[str, Any]) -> None:
+        self._module, self._changed = module, changed
+
+    def __getattr__(self, name: str) -> Any:
+        return self._changed[name] if name in self._changed else getattr(self._module, name)
+
+
+def _compute_rope(self: Any, x: Any, position_ids: Any, layer_type: str | None = None) -> Any:
+    """Compute the embedding with the frequencies of these positions."""
+    import torch
+
+    more = {} if layer_type is None else {"layer_type": layer_type}
+    prefix = f"{layer_type}_" if more else ""
+    kind, plain = _rope_kinds(self)[prefix], type(self).plain_forward
+    if "dynamic" not in kind:
+        return plain(self, x, position_ids, **more)
+    usual = getattr(self, f"{prefix}original_inv_freq")
+    length = torch.max(position_ids) + 1
+    make = importlib.import_module(_ROPE_UTILS).ROPE_INIT_FUNCTIONS[kind]
+    scaled, _ = make(self.config, x.device, seq_len=length, layer_type=layer_type)
+    chosen = torch.where(length > self.original_max_seq_len, scaled, usual.to(x.device))
+    return plain(_RotaryView(self, {f"{prefix}inv_freq": chosen}), x, position_ids, **more)
+
+
+def _compute_ropes(module: Module) -> Module:
+    for part in filter(_is_dynamic_rope, list(module.modules())):
+        plain: Any = type(part).forward
+        give_own_class(
+            part, {"forward": _compute_rope, "plain_forward": staticmethod(inspect.unwrap(plain))}
+        )
+    return module
+
+
+COMPUTED_ROPE = Rewrite(
+    name="computed-rope",
+    summary="rotary frequencies computed from the positions of each call, without a branch",
+    suits=lambda module: any(map(_is_dynamic_rope, module.modules())),
+    change=_compute_ropes,
+    files=frozenset((_ROPE_FILE,)),
+)

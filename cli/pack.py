@@ -277,12 +277,11 @@ def _show_packed(report: PackReport, *, quiet: bool = False) -> None:
             "new" if model.is_new else "there",
         )
     console.print(table)
-    if not quiet:
-        for model in report.models:
-            for note in model.notes:
-                print_line(console, f"  [yellow]{escape(f'{model.name}: {note}')}[/]")
-        for one in report.left_out:
-            print_line(console, f"  [dim]left out: {escape(one.text)}; {escape(one.hint)}[/]")
+    for model in report.models:
+        for note in model.notes:  # of the result: what is missing in a pack is no progress
+            print_line(console, f"  [yellow]{escape(f'{model.name}: {note}')}[/]")
+    for one in () if quiet else report.left_out:
+        print_line(console, f"  [dim]left out: {escape(one.text)}; {escape(one.hint)}[/]")
     new = sum(model.is_new for model in report.models)
     print_line(
         console,

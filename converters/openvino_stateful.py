@@ -39,6 +39,15 @@ def check_decoder(signature: Signature) -> DecoderLoop:
     loop = find_cached_loop(signature)
     if loop is not None:
         return loop
+    held = (spec.name for spec in signature.inputs if spec.name.startswith(f"{PAST}."))
+    other = next((name for name in held if not name.endswith((".key", ".value"))), None)
+    if other is not None:
+        raise UsageError(
+            f"--stateful keeps keys and values alone, and {other} is the state of another layer",
+            hint=Hint("leave out ", Option("stateful"), ": the states stay inputs and outputs"),
+            option="stateful",
+            code=ErrorCode.UNSUPPORTED,
+        )
     raise UsageError(
         "--stateful requires a decoder that takes prompts and steps: input_ids, "
         f"{PAST}.*, {PRESENT}.* and {LOGITS}, 1 or more tokens after 0 or more",

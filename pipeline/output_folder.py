@@ -44,11 +44,9 @@ def open_folder(path: Path) -> Iterator[OutputFolder]:
     Raises:
         UsageError: it cannot be made or written.
     """
-    check_output_path(path)
-    made = not path.exists()
+    made = make_folder(path)
     try:
         with translate_write_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
             _check_links(path)
             with _lock_folder(path):
                 _check_form(path)
@@ -98,6 +96,26 @@ def translate_write_errors(path: Path) -> Iterator[None]:
         if path.is_dir():
             raise
         raise _folder_error(path) from error
+
+
+def make_folder(path: Path) -> bool:
+    """Make an output folder, and return whether it is new.
+
+    Raises:
+        UsageError: the system makes none there.
+    """
+    check_output_path(path)
+    is_new = not path.exists()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to the output folder {path}: {error.strerror}",
+            hint=system_error_hint(error) if is_user_error(error) else "give another -o",
+            code=ErrorCode.NOT_WRITABLE,
+            option="out",
+        ) from error
+    return is_new
 
 
 def check_output_path(path: Path) -> None:

@@ -27,6 +27,7 @@ from ..core.manifest import Manifest
 from ..core.records import REJECTED_FOLDER, Artifact, Checkpoint, step_of
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import State, Verdict
+from ..core.weights import IntegerWeighted
 from ..validators.apply_tolerance import apply_tolerance
 from ..validators.ruling import Judgment, Ruling, decide
 from .accuracy_gate import apply_recorded_preprocessing
@@ -79,8 +80,8 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
             recorded in the manifest beside the file.
         tell: receives progress events.
         judging: feeds, tolerances, device.
-        precision: the precision to judge it as; None is the recorded one, or fp32: a file does not
-            choose its own tolerances.
+        precision: the precision to judge it as; None is the recorded one, or that of the integer
+            weights in an ONNX or IR, which a note of the verdict names, or else fp32.
         moved: the current places of a recorded checkpoint and samples.
         settings: options of the file's format.
         replay: a feed as .npz that is judged among the others; the verdict shows it alone.
@@ -102,7 +103,11 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     _check_trust(candidate, trust=trusted)
     feed = None if replay is None else read_feed(replay)
     if source is not None:
-        return _judge_against(candidate, source, judging, tell, replay=feed, measuring=measuring)
+        found = _find_stored_precision(candidate) if precision is None else None
+        candidate = replace(candidate, precision=found or candidate.precision)
+        verdict = _judge_against(candidate, source, judging, tell, replay=feed, measuring=measuring)
+        notes = () if found is None else (_describe_stored(found),)
+        return replace(verdict, notes=(*verdict.notes, *notes))
     manifest, artifact = _find_record(path)
     folder = path.parent.parent if artifact.rejected else path.parent
     run = find_recorded_run(manifest, folder, moved, judging)
@@ -125,6 +130,16 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
         watch_branches(eager, judging.accept, progress, then=manifest)
         judgment = _judge_unrecorded(requests.make(artifact, candidate, judging), feed)
         return judgment.plus(Ruling(domain=artifact.domain)).verdict
+
+
+def _find_stored_precision(candidate: Candidate) -> Precision | None:
+    """Return the precision of the quantized layers that a file stores; None without any."""
+    target = candidate.target
+    return target.inspect(candidate.path).quantized if isinstance(target, IntegerWeighted) else None
+
+
+def _describe_stored(found: Precision) -> str:
+    return f"judged as {found}, which its own layers are stored in; --precision fp32 judges it so"
 
 
 def _find_record(path: Path) -> tuple[Manifest, Artifact]:

@@ -7,7 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from ..core.errors import ErrorCode, UsageError, unknown_name_error
+from ..core.errors import ErrorCode, Hint, Option, UsageError, unknown_name_error
 from ..core.hub_ids import find_hub_id
 from ..core.nested_values import is_loader_spec
 from ..pipeline.option_spec import OptionSpec, ValueKind
@@ -155,9 +155,12 @@ def _path_exists(path: Path) -> bool:
 
 def _value_error(key: OptionSpec, raw: object, wanted: str) -> UsageError:
     form = "a list of strings" if key.many else wanted
+    is_number = key.kind in (ValueKind.WHOLE, ValueKind.NUMBER) and not key.many
     return UsageError(
         f"{_toml_text(raw)} is not {wanted}",
-        hint=f"{key.name} takes {form}",
+        hint=Hint("for example ", Option(key.name, f"{key.least or 1:g}"))
+        if is_number
+        else f"{key.name} takes {form}",
         code=ErrorCode.INVALID_VALUE,
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,13 +33,18 @@ from ..runtimes.generation_files import (
     read_settings,
 )
 from .describe_models import DescribeRequest
+from .packed_tokenizers import (
+    MADE_TOKENIZERS,
+    convert_tokenizer,
+    note_onnx_tokenizer,
+    note_tokenizer,
+)
 from .repository_reader import CheckedVersion, RepositoryReader
 from .repository_records import FaultCode, ModelInterface, ServedModel
 from .version_folders import PlannedFile, list_versions
 
 ONNX_TARGETS, OPENVINO_TARGETS = ("onnx",), ("openvino",)
 _TOKENIZER_ROLE = "tokenizer"
-_MADE_TOKENIZERS = ("openvino_tokenizer", "openvino_detokenizer")
 _MERGED = "--model-arg task=text-generation-merged"
 
 
@@ -83,7 +87,8 @@ def prepare_onnx(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
             )  # fmt: skip
         config = _make_config(settings, model.signature, Path(model.files[0].name).name)
         file = PlannedFile(name=GENAI_CONFIG, content=json.dumps(config, indent=2).encode() + b"\n")
-        beside, notes = (file, *_plan_texts(folder)), tuple(_note_texts(folder, settings, model))
+        beside = (file, *_plan_texts(folder))
+        notes = (*_note_texts(folder, settings, model), *note_onnx_tokenizer(folder))
         found.append(_add_beside(model, beside, notes))
     return tuple(found)
 
@@ -99,7 +104,7 @@ def prepare_openvino(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
         folder = _checkpoint_of(model)
         made, missing = convert_tokenizer(folder)
         beside = (*_plan_texts(folder), *(_plan_content(*one) for one in made.items()))
-        files = " and ".join(f"{name}.xml" for name in _MADE_TOKENIZERS)
+        files = " and ".join(f"{name}.xml" for name in MADE_TOKENIZERS)
         notes = (f"{files} are missing: {missing}",) if missing else ()
         texts = _note_texts(folder, read_settings(folder), model)
         found.append(_add_beside(model, beside, (*texts, *notes)))
@@ -179,8 +184,7 @@ def _plan_content(name: str, content: bytes) -> PlannedFile:
 
 def _note_texts(folder: Path, settings: GenerationSettings, model: ServedModel) -> Iterator[str]:
     loop = find_cached_loop(model.signature)
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        yield f"{folder} has no tokenizer: the runtime takes and gives token ids alone"
+    yield from note_tokenizer(folder, settings)
     if not settings.ends:
         yield f"{MODEL_CONFIG} names no eos_token_id: texts end at their greatest length"
     longest = 0 if loop is None else longest_text(model.signature, loop)
@@ -189,30 +193,6 @@ def _note_texts(folder: Path, settings: GenerationSettings, model: ServedModel) 
             f"the verdict covers texts of {longest} tokens, the model has {settings.positions} "
             "positions: state a longer past when you export"
         )
-
-
-def convert_tokenizer(folder: Path) -> tuple[dict[str, bytes], str]:
-    """Return the tokenizer and detokenizer of a checkpoint as IRs, by name; or why there are none.
-
-    openvino-tokenizers makes them of transformers' tokenizer; code of the checkpoint does not run.
-    """
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        return {}, "the checkpoint has no tokenizer"
-    try:
-        import openvino
-        from openvino_tokenizers import convert_tokenizer as convert
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        return {}, f"{first_line(error)}; pip install openvino-tokenizers, and pack it again"
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        models = convert(tokenizer, with_detokenizer=True)
-        with tempfile.TemporaryDirectory(prefix="modelc-") as place:
-            for name, model in zip(_MADE_TOKENIZERS, models, strict=True):
-                openvino.save_model(model, str(Path(place, f"{name}.xml")))
-            return {path.name: path.read_bytes() for path in sorted(Path(place).iterdir())}, ""
-    except Exception as error:  # noqa: BLE001 - the library raises anything on a tokenizer
-        return {}, f"openvino-tokenizers cannot convert the tokenizer: {first_line(error)}"
 
 
 def check_onnx(reader: RepositoryReader) -> tuple[str, ...]:

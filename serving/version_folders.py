@@ -24,6 +24,7 @@ from ..core.errors import ErrorCode, UsageError
 from ..core.process import defer_signals, is_running
 from ..core.records import FileRecord
 from ..core.untrusted_files import is_path_inside
+from ..pipeline.output_folder import make_folder
 
 _STAGING = ".modelc-pack-"  # and the process that writes there
 _LOCK = ".modelc-pack.lock"
@@ -152,16 +153,11 @@ def open_repository(repository: Path) -> Iterator[None]:
     """Make the folder, lock it for one call, and remove what a killed call left.
 
     Raises:
-        UsageError: it is a file, or another process writes to it.
+        UsageError: it cannot be made, or another process writes to it.
     """
     from filelock import FileLock, Timeout
 
-    if repository.exists() and not repository.is_dir():
-        raise UsageError(
-            f"{repository} is a file", hint="give a folder with -o", code=ErrorCode.NOT_WRITABLE
-        )
-    is_new = not repository.exists()
-    repository.mkdir(parents=True, exist_ok=True)
+    is_new = make_folder(repository)
     if (repository / _LOCK).is_symlink():
         raise UsageError(
             f"{repository / _LOCK} is a link", hint="remove it", code=ErrorCode.UNSAFE_PATH

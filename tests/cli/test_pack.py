@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from modelc.cli.pack import _show_packed
+from modelc.serving.repository_records import PackedModel, PackReport
+
 from .conftest import SAMPLE_MODELS, Ran
 
 Door = Callable[..., Ran]
@@ -123,6 +126,29 @@ def test_a_repository_in_a_file_is_refused(
 ) -> None:
     (tmp_path / "file").write_text("")
     refuse("pack", exported_digits, "--to", "triton", "-o", tmp_path / "file", code=2)
+
+
+@pytest.mark.parametrize("place", ["/proc/modelc", "file/below", "a" * 300])
+def test_a_place_where_no_folder_can_be_is_refused(
+    refuse: Callable[..., str], exported_digits: Path, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    out = tmp_path / place
+    assert "-o" in refuse("pack", exported_digits, "--to", "triton", "-o", out, code=2)
+
+
+def test_quiet_hides_no_note_on_a_pack(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    note = "no-tokenizer"
+    packed = PackedModel(
+        name="decoder", version=1, artifact="openvino", is_new=True, batch=0,
+        notes=(note,),
+    )  # fmt: skip
+    report = PackReport(repository="packs", kind="openvino-genai", models=(packed,))
+    _show_packed(report, quiet=True)
+    assert note in capsys.readouterr().out
 
 
 def test_a_moved_output_folder_can_be_packed(

@@ -248,3 +248,13 @@ def test_another_dtype_is_refused(stateful: Callable[..., Path]) -> None:
 def test_a_model_that_is_no_decoder_for_prompts_and_steps_is_an_error(given: Signature) -> None:
     with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, naming="--stateful")):
         openvino_ir.check_states(given)
+
+
+def test_a_state_that_is_no_key_or_value_is_named() -> None:
+    state = "past_key_values.0.conv_state"
+    given = signature(
+        *INPUTS, f"{state}:float32[batch=1..8,4,3]",
+        outputs=("logits", "present.0.conv_state"),
+    )  # fmt: skip
+    with pytest.raises(UsageError, check=has_code(ErrorCode.UNSUPPORTED, naming=state)):
+        openvino_ir.check_states(given)

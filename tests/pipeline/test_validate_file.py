@@ -14,10 +14,11 @@ from modelc.core.errors import LOGGED, CheckpointError, ErrorCode, RunnerError, 
 from modelc.core.events import Event, Noted
 from modelc.core.kinds import Precision, ReasonCode
 from modelc.pipeline.manifest_file import MANIFEST_FILE, read_manifest, write_manifest
-from modelc.pipeline.order import Judging, Order, Source
+from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run_order import run
 from modelc.pipeline.run_progress import temporary_logs
 from modelc.pipeline.validate_file import validate_file
+from modelc.validators.tolerance import TOLERANCES
 
 from ..reasons import has_code
 
@@ -226,3 +227,16 @@ def test_a_log_that_an_error_points_to_is_kept_with_the_error() -> None:
     assert "--debug" in caught.value.hint
     assert caught.value.__notes__ == ["runtime-77"]
     assert not folder.exists()
+
+
+def test_a_file_with_integer_weights_is_judged_in_their_precision(
+    digits_source: Source, tmp_path: Path
+) -> None:
+    order = Order(source=digits_source, wanted=(Wanted.parse("onnx:int8-weights"),), out=tmp_path)
+    run(order)
+    own = next(tmp_path.rglob("model.int8-weights.onnx")).rename(tmp_path / "other.onnx")
+    found = validate_file(own, digits_source)
+    assert found.tolerance == TOLERANCES[Precision.INT8_WEIGHTS]
+    assert any(str(Precision.INT8_WEIGHTS) in note for note in found.notes)
+    strict = validate_file(own, digits_source, precision=Precision.FP32)
+    assert not strict.passed

@@ -126,6 +126,21 @@ def test_transformers_own_patches_take_sequences_shorter_than_the_window(opened:
     agree(program, eager, signature)
 
 
+def test_rotary_frequencies_follow_the_positions_without_a_branch(opened: Open) -> None:
+    """Below and beyond the positions of the config, where transformers rescales."""
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    sizes = {
+        "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 16, "max_position_embeddings": 8, "use_cache": False,
+    }  # fmt: skip
+    eager, signature = opened(built("Llama", {**sizes, "rope_parameters": rope}), IDS)
+    assert ("computed-rope",) in suggest_rewrites(eager, RefusalEvidence())
+    with apply_rewrites(eager, ("computed-rope",)) as copied:
+        program = export(copied, signature)
+
+    agree(program, eager, signature)
+
+
 @pytest.mark.slow
 def test_eager_attention_decides_nothing_by_sizes(opened: Open) -> None:
     from modelc.tests.nets.cases import build, case_named
