@@ -35,12 +35,12 @@ from .huggingface_tasks import (
     MERGED,
     PARTS,
     PREFILL,
-    USE_CACHE,
     WITH_PAST,
     find_class,
     keeps_cache,
     length_of,
     task_of,
+    tell_of_cache,
 )
 from .loaded_module import LoadedModule
 from .packed_folder import attach_integers, unpack_folder
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
 
     from ..core.records import Checkpoint
 
-_NO_CACHE = "use_cache is disabled: "
-_OR = f"the cache is an output with --model-arg {USE_CACHE}=true"
-_CACHED_BY = f"{_OR}, and of task={PREFILL}, task={WITH_PAST} and task={MERGED}"
 _POOLER = ".pooler."  # part of the body, but specific to each head
 
 
@@ -86,8 +83,7 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
     kept = keeps_cache(checkpoint.factory_args)
     cached = task in CACHED or task in PARTS
     if not kept and _disable_cache(model) and not cached and checkpoint.method is None:
-        both = getattr(model.config, "is_encoder_decoder", False)
-        notes.append(_NO_CACHE + (_OR if both else _CACHED_BY))
+        notes.append(tell_of_cache(model.config))
     loaded = _make_loaded(model, folder, tuple(notes), length or LONGEST)
     if task is not None and cached:
         loaded = _with_cache(loaded, task)

@@ -203,6 +203,17 @@ def base_of(config: Any) -> str:
     return next((base for base, table in _WHOLE.items() if _first_class((table,), config)), "")
 
 
+def tell_of_cache(config: Any) -> str:
+    """Return the note of a model exported without its cache: the tasks that keep it."""
+    base = base_of(config)
+    tasks = [f"{base}{part}" for part in (ENCODER_PART, MERGED_PART)] if base else [MERGED]
+    asked = " and ".join(f"--model-arg {ARGUMENT}={task}" for task in tasks)
+    return (
+        f"use_cache is disabled. To generate with a cache, export with {asked}; "
+        f"--model-arg {USE_CACHE}=true only adds the cache to the outputs"
+    )
+
+
 def _load_config(folder: Path) -> Any:
     """Load the config as transformers' class for the model type."""
     from transformers import AutoConfig

@@ -186,11 +186,22 @@ def test_the_cache_that_a_config_turns_on_is_an_output_where_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("kind", "noted"), [("BertForMaskedLM", False), ("LlamaForCausalLM", True)]
+    ("kind", "tasks"),
+    [
+        ("BertForMaskedLM", []),
+        ("LlamaForCausalLM", ["text-generation-merged"]),
+        (
+            "T5ForConditionalGeneration",
+            ["text2text-generation-encoder", "text2text-generation-merged"],
+        ),
+    ],
 )
-def test_a_cache_is_noted_where_there_would_be_one(tmp_path: Path, kind: str, noted: bool) -> None:
-    saved(tmp_path, kind, kind.replace("ForMaskedLM", "Config").replace("ForCausalLM", "Config"))
-    assert any("task=text-generation-prefill" in n for n in opened(tmp_path).notes) is noted
+def test_a_note_names_the_tasks_that_keep_a_cache(
+    tmp_path: Path, kind: str, tasks: list[str]
+) -> None:
+    saved(tmp_path, kind, re.sub("For.*", "Config", kind))
+    noted = [note for note in opened(tmp_path).notes if "use_cache" in note]
+    assert re.findall(r"task=([\w-]+)", "".join(noted)) == tasks
 
 
 def test_a_prompt_may_be_one_token(tmp_path: Path) -> None:
