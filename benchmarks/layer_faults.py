@@ -2,8 +2,8 @@
 
 `python -m modelc.benchmarks.layer_faults DIR...` takes output folders of `modelc export` of
 one-graph decoders (task `text-generation-merged`, `text2text-generation-merged`, ...). It edits
-copies of the artifacts with onnx only, judges each as `modelc validate` does, looks for the layer
-as after a rejection, and prints a table. Where each fault is says which layer is right.
+copies of the artifacts with onnx or OpenVINO only, judges each as `modelc validate` does, looks for
+the layer as after a rejection, and prints a table. Where each fault is says which layer is right.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from modelc.pipeline.verdict_rules import judge_file
 from modelc.pipeline.worst_feed import add_feed, find_worst_feed, read_feed
 
 from . import token_faults
+from .layer_faults_openvino import write_faulty
 from .token_faults import FAULTS, edit_tensor, list_products, open_requests
 
 Plant: TypeAlias = Callable[[Any], None]
@@ -38,6 +39,10 @@ _SECOND = r"(layers|h|block)\.1\b"
 _WHOLE = (
     r"^\(model\)$|^model(\.\w+)?(\.decoder|\.transformer)?$"  # code of the decoder's own forward
 )
+ARTIFACTS = (
+    "onnx", "onnx-int8-weights", "onnx-int4", "openvino", "openvino-int8-weights", "openvino-int4",
+)  # fmt: skip
+_WINDOWS = (8, 16, 64)  # tokens
 _CROSS = 4  # the product with the query of layer 0 to the encoder
 
 
@@ -138,7 +143,7 @@ def _edit_constants(change: Callable[[Any], Any], fits: Callable[[Any], bool], m
 
 
 def _ignore_window(model: Any) -> None:
-    """Make a sliding window of 8 tokens one of 1000."""
+    """Make a sliding window one of 1000 tokens."""
     read = {
         name
         for node in model.graph.node
@@ -150,7 +155,9 @@ def _ignore_window(model: Any) -> None:
         import onnx.numpy_helper
 
         array = onnx.numpy_helper.to_array(tensor)
-        return tensor.name in read and array.dtype == np.int64 and abs(int(array.flat[0])) == 8  # noqa: PLR2004
+        return (
+            tensor.name in read and array.dtype == np.int64 and abs(int(array.flat[0])) in _WINDOWS
+        )
 
     _edit_constants(lambda array: np.sign(array) * 1000, is_window, model)
 
@@ -196,31 +203,39 @@ CASES: dict[str, tuple[Plant, str]] = {
     "window ignored": (_ignore_window, f"{_FIRST}|{_WHOLE}"),
     "ALiBi slope x 1.5": (_scale_slope, f"{_FIRST}|{_WHOLE}"),
     "conv state one late": (_shift_state, _FIRST),
-    "one block's scale doubled": (partial(_scale_block_of, -2), _SECOND),
+    "one block's scale doubled": (partial(_scale_block_of, -2), r"(layers|h|block)\.[1-9]"),
     "every 7th scale +30 %": (FAULTS["every 7th scale +30 %"], r"layers|h\.|block"),
 }  # fmt: skip
 
 
 def judge_folder(folder: Path, names: tuple[str, ...], faults: list[str]) -> Iterator[list[str]]:
-    """Judge copies of the ONNX artifacts of a folder with one fault each."""
-    import onnx
-
+    """Judge copies of the artifacts of a folder with one fault each."""
     with open_requests(folder) as (requests, place):
         for artifact in (one for one in requests.run.manifest.artifacts if one.name in names):
             candidate = requests.candidate_of(artifact)
             for beside in candidate.path.parent.glob("*.debug.json"):
                 shutil.copy(beside, place)
             for fault in faults:
-                model = onnx.load(candidate.path)
+                path = Path(place) / candidate.path.name
                 try:
-                    CASES[fault][0](model)
+                    _write_faulty(candidate.path, fault, path)
                 except (LookupError, StopIteration):
                     continue
-                path = Path(place) / candidate.path.name
-                onnx.save(model, path)
                 copy = replace(candidate, path=path, aside=Path(place))
                 row = _judge(requests, artifact, copy, CASES[fault][1])
                 yield [fault, folder.name.removeprefix("out-"), artifact.name, *row]
+
+
+def _write_faulty(path: Path, fault: str, copy: Path) -> None:
+    """Write a copy of a model file with a fault."""
+    if path.suffix == ".xml":
+        write_faulty(path, fault, copy)
+        return
+    import onnx
+
+    model = onnx.load(path)
+    CASES[fault][0](model)
+    onnx.save(model, copy)
 
 
 def _judge(
@@ -264,12 +279,12 @@ def main() -> None:
     """Print a row for each model, artifact and fault."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--artifact", action="append", choices=token_faults.ARTIFACTS)
+    parser.add_argument("--artifact", action="append", choices=ARTIFACTS)
     parser.add_argument("--fault", action="append", choices=list(CASES))
     given = parser.parse_args()
     head = ("fault", "model", "artifact", "found by", "layer", "is", "seen")
     print(f"| {' | '.join(head)} |\n|{' --- |' * len(head)}")
-    names = tuple(given.artifact or ("onnx", "onnx-int4"))
+    names = tuple(given.artifact or ARTIFACTS)
     for folder in given.folders:
         for row in judge_folder(folder, names, given.fault or list(CASES)):
             print(f"| {' | '.join(row)} |", flush=True)

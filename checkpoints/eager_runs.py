@@ -27,6 +27,12 @@ from .eager_perturbations import (
 )
 from .eager_probes import DiscreteOrigin, watch_discrete_origins, watch_values
 from .enclosed_module import EnclosedSteps
+from .rounded_layers import (
+    LayerRounding,
+    list_active_modules,
+    list_matrix_layers,
+    round_layers,
+)
 from .router_choices import RouterScores, exchange_experts, watch_routers
 from .run_limits import watch_nonfinite_queries
 from .taint import ConversionLog, track_taint
@@ -213,6 +219,29 @@ class EagerVariants(ABC):
             CheckpointError: eager rejects the feed.
         """
         with exchange_experts(tokens, near):
+            tensors = self._tensors(feed)
+        return {name: to_array(tensor) for name, tensor in tensors.items()}
+
+    def list_layers(self, feed: Feed, rounding: LayerRounding) -> tuple[str, ...]:
+        """Return the paths of layers that a precision may round.
+
+        Raises:
+            CheckpointError: eager rejects the feed.
+        """
+        if rounding.size is not None:
+            return list_matrix_layers(self._module, tables=rounding.tables)
+        found: dict[str, None] = {}
+        with list_active_modules(self._module, found):
+            self._tensors(feed)
+        return tuple(found)
+
+    def run_rounded(self, feed: Feed, layers: Sequence[str], rounding: LayerRounding) -> Outputs:
+        """Run one feed with these layers rounded as a precision rounds them.
+
+        Raises:
+            CheckpointError: eager rejects the feed.
+        """
+        with round_layers(self._module, layers, rounding):
             tensors = self._tensors(feed)
         return {name: to_array(tensor) for name, tensor in tensors.items()}
 

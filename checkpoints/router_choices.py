@@ -38,7 +38,7 @@ class RouterScores:
         found: Array = self.scores[rows, last] - self.scores[rows, following]
         return found
 
-    def chosen(self) -> Array:
+    def mark_chosen(self) -> Array:
         """Return which experts are chosen, [tokens, experts]."""
         import numpy as np
 
@@ -68,7 +68,8 @@ def count_moved(routers: Sequence[RouterScores], draw: Sequence[RouterScores]) -
     import numpy as np
 
     moved = [
-        (one.chosen() != other.chosen()).any(1) for one, other in zip(routers, draw, strict=True)
+        (one.mark_chosen() != other.mark_chosen()).any(1)
+        for one, other in zip(routers, draw, strict=True)
     ]
     return int(np.any(moved, axis=0).sum()) if moved else 0
 
@@ -111,9 +112,11 @@ def _intercept_routers(
     from torch.utils._python_dispatch import _disable_current_modes
 
     def intercept(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if func is not torch.ops.aten.topk.default or not _is_router(tokens, args, kwargs):
+        if func is not torch.ops.aten.topk.default or not _is_choice_by_row(args, kwargs):
             return func(*args, **kwargs)
         scores, count = args[0].detach(), int(args[1])
+        if scores.numel() != tokens * scores.shape[-1]:
+            return func(*args, **kwargs)
         with _disable_current_modes():
             found = handle(scores.reshape(tokens, -1), count)
         if found is None:
@@ -123,8 +126,8 @@ def _intercept_routers(
     return intercept_operators(intercept)
 
 
-def _is_router(tokens: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a `topk` chooses the largest along the last axis, for each token alone."""
+def _is_choice_by_row(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a `topk` chooses some of the largest floats along the last axis."""
     scores, count = args[0], args[1]
     dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)  # noqa: PLR2004 - its position
     largest = args[3] if len(args) > 3 else kwargs.get("largest", True)  # noqa: PLR2004 - likewise
@@ -135,5 +138,4 @@ def _is_router(tokens: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> b
         and dim in (-1, scores.dim() - 1)
         and largest
         and count < experts
-        and scores.numel() == tokens * experts
     )

@@ -209,10 +209,10 @@ class _OverflowFinder:
                 tensor=node.input[0],
                 value=found.peak,
                 reason=f"angles are up to {found.peak:.3g} radians, which {low} rounds",
-                keep=(node.name, *self._scaling(node)),
+                keep=(node.name, *self._list_angle_nodes(node)),
             )
 
-    def _scaling(self, node: onnx.NodeProto) -> Iterator[str]:
+    def _list_angle_nodes(self, node: onnx.NodeProto) -> Iterator[str]:
         """Yield the nodes that compute an angle from positions: a product ends the way back."""
         seen: set[str] = set()
         waiting = [(name, _SCALES) for name in node.input]

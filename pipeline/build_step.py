@@ -25,13 +25,13 @@ from ..checkpoints.user_code import shorten_path
 from ..core.domain import Domain
 from ..core.errors import ConversionError, ModelcError, RunnerError
 from ..core.findings import TradeOff
-from ..core.kinds import Capture, Precision, ReasonCode
+from ..core.kinds import Capture, ReasonCode
 from ..core.records import REJECTED_FOLDER, Artifact, Attempt
 from ..core.signature import InputSpec
 from ..core.target_extensions import runtime_settings
 from ..core.verdict import Verdict
 from ..validators.ruling import Ruling
-from .attempt import Recipe, Trial, recipes_for, rest_of, try_recipe
+from .attempt import Recipe, Trial, recipes_for, try_recipe
 from .extra_sizes import size_feeds
 from .fault_sensitivity import measure_sensitivity
 from .held_out import select_held_out
@@ -48,6 +48,7 @@ from .order import Order
 from .plan import Step, step_failure
 from .run_context import StepResult, StepWork
 from .run_progress import Clock, Progress
+from .sensitive_layers import try_more_in_float
 from .trial_choice import balance_layers, choose_trial
 from .worst_feed import drop_worst_feeds, place_worst_feed
 
@@ -190,7 +191,8 @@ def _try_all(work: StepWork) -> _StepAttempts:
     """Try the model with the user's patches only, then with each suggested set of rewrites."""
     step, run, tried = work.step, work.run, _StepAttempts(step=work.step)
     tried.all_of(recipes_for(step, _user_patches(run.order)), work)
-    _try_full_rest(tried, work)
+    if not step.captures and not tried.has_passed():
+        try_more_in_float(tried, work)
     if not step.captures or tried.has_passed():
         return tried
     sets = (*run.memory.held, *suggest_rewrites(run.eager.model, tried.evidence()))
@@ -202,18 +204,6 @@ def _try_all(work: StepWork) -> _StepAttempts:
             run.memory.held[:] = [held, *(one for one in run.memory.held if one != held)]
             break
     return tried
-
-
-def _try_full_rest(tried: _StepAttempts, work: StepWork) -> None:
-    """Quantize again with the rest in FP32 if none passed with the default rest in half."""
-    if tried.step.captures:
-        return
-    order, recipes, lowering = work.run.order, recipes_for(tried.step), work.run.order.lowering
-    searches = order.has_accuracy_budget and bool(tried.trials)  # which starts from a failed trial
-    half = any(rest_of(work, one) is not Precision.FP32 for one in recipes if one.quantizer)
-    if half and not (tried.has_passed() or lowering.rest or lowering.half_io or searches):
-        work.run.workspace.progress.note(f"{tried.step.name}: tried again with the rest in fp32")
-        tried.all_of([replace(one, rest=Precision.FP32) for one in recipes], work)
 
 
 def within_domain(work: StepWork, inputs: tuple[InputSpec, ...]) -> StepWork:
