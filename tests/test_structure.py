@@ -6,10 +6,10 @@ from .structure import is_participle, measure
 
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
-    "files": 560,
-    "lines": 130_000,
+    "files": 550,
+    "lines": 127_450,
     "small_files": 10,
-    "test_lines": 90_000,
+    "test_lines": 87_850,
     "participles": 18,
     "repeated_classes": 0,
     "repeated_files": 0,

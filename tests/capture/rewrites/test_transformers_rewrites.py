@@ -33,7 +33,7 @@ def model_of(eager: Eager) -> Any:  # a transformers model, where torch's stubs 
     return eager.module
 
 
-def built(name: str, values: dict[str, int]) -> Any:  # a transformers model
+def built(name: str, values: dict[str, Any]) -> Any:  # a transformers model
     import torch
 
     library = import_module("transformers")
@@ -129,7 +129,7 @@ def test_transformers_own_patches_take_sequences_shorter_than_the_window(opened:
 def test_rotary_frequencies_follow_the_positions_without_a_branch(opened: Open) -> None:
     """Below and beyond the positions of the config, where transformers rescales."""
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    sizes: dict[str, object] = {
+    sizes: dict[str, Any] = {
         "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
         "intermediate_size": 16, "max_position_embeddings": 8, "use_cache": False,
     }  # fmt: skip
