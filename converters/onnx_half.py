@@ -169,7 +169,7 @@ def _keep_note(
     names = set(matched)
     nodes = [node for node in all_nodes(model.graph) if node.name in names]
     places = dict.fromkeys(module_or_node(node, origins) for node in nodes)
-    return (f"kept in FP32 by --keep-fp, {len(matched)} nodes: {', '.join(places)}",)
+    return (f"kept in FP32, {len(matched)} nodes: {', '.join(places)}",)
 
 
 def separate_transposes(graph: onnx.GraphProto) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..capture.framework_errors import call_framework
 from ..core.contract import Array, Feed
 from ..core.kinds import Precision
-from .onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, read_origins
+from .onnx_origins import UNKNOWN_ORIGIN, NodeOrigin, module_or_node, read_origins
 from .onnx_sessions import open_session, run_session
 from .onnx_topology import (
     FLOAT_TYPES,
@@ -104,6 +104,30 @@ def weight_overflows(parent: Path, low: Precision) -> tuple[HalfOverflow, ...]:
     model = read_with_names(parent)
     finder = _OverflowFinder(wiring=GraphWiring(model.graph), origins=read_origins(parent))
     return tuple(finder.weights(model.graph, parent.parent, low))
+
+
+def list_angle_constants(parent: Path) -> dict[str, str]:
+    """Return the vectors that scale positions to angles of sines, and the module of each sine.
+
+    Rotary frequencies in float16 are off by 2^-12, and the angle at position 4096 by a radian.
+    Matrices are left out: weights of a layer before a sine err as those of any other layer.
+
+    Raises:
+        ConversionError: the model cannot be read.
+    """
+    model, found = read_with_names(parent), dict[str, str]()
+    finder = _OverflowFinder(wiring=GraphWiring(model.graph), origins=read_origins(parent))
+    vectors = {
+        name
+        for name, tensor in float_constants(model.graph)
+        if sum(size > 1 for size in tensor.dims) <= 1
+    }
+    nodes = {node.name: node for node in model.graph.node}
+    for sine in (node for node in model.graph.node if node.op_type in _TURNS):
+        for name in finder.list_angle_nodes(sine):
+            own = vectors.intersection(nodes[name].input)
+            found |= dict.fromkeys(own, module_or_node(sine, finder.origins))
+    return found
 
 
 def find_overflows(
@@ -209,10 +233,10 @@ class _OverflowFinder:
                 tensor=node.input[0],
                 value=found.peak,
                 reason=f"angles are up to {found.peak:.3g} radians, which {low} rounds",
-                keep=(node.name, *self._list_angle_nodes(node)),
+                keep=(node.name, *self.list_angle_nodes(node)),
             )
 
-    def _list_angle_nodes(self, node: onnx.NodeProto) -> Iterator[str]:
+    def list_angle_nodes(self, node: onnx.NodeProto) -> Iterator[str]:
         """Yield the nodes that compute an angle from positions: a product ends the way back."""
         seen: set[str] = set()
         waiting = [(name, _SCALES) for name in node.input]

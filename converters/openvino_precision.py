@@ -11,7 +11,7 @@ from ..capture.framework_errors import call_framework
 from ..core.contract import Array, Feed, Job
 from ..core.kinds import Precision
 from ..core.records import Coverage
-from .onnx_half_ranges import weight_overflows
+from .onnx_half_ranges import list_angle_constants, weight_overflows
 from .onnx_origins import match_nodes, module_or_node, read_origins
 from .onnx_topology import float_constants
 from .openvino_stateful import StatefulRunner, has_states
@@ -172,7 +172,7 @@ def _float32_weights(job: Job, parent: Path) -> dict[str, str]:
     weights = {name for name, _ in float_constants(model.graph)}
     origins = read_origins(parent)
     reasons = {
-        name: f"kept in FP32 by --keep-fp: the weights of {module_or_node(node, origins)}"
+        name: f"kept in FP32: the weights of {module_or_node(node, origins)}"
         for node in model.graph.node
         if node.name in matched
         for name in node.input
@@ -181,6 +181,8 @@ def _float32_weights(job: Job, parent: Path) -> dict[str, str]:
     for one in weight_overflows(parent, Precision.FP16):
         place = one.module or f"{one.op} {one.node}"
         reasons[one.tensor] = f"kept in FP32: {place} ({one.reason})"
+    for name, place in list_angle_constants(parent).items():
+        reasons[name] = f"kept in FP32: {place} (its sines have angles that FP16 rounds)"
     return reasons
 
 

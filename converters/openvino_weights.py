@@ -211,16 +211,20 @@ def _skip_conversions(node: Any) -> Any:
 def _constant_values(node: Any, first: int = 0, last: int | None = None) -> Array:
     """Return some rows of a constant in float32; a byte holds two 4-bit integers, the lower first.
 
-    OpenVINO's ONNX reader reshapes scales.
+    OpenVINO's ONNX reader reshapes scales, and cuts the half byte that fills up zero points.
 
     The node's memory is shared: nothing else is read from the file.
     """
     import numpy as np
+    import openvino
 
     name, shape = _type_name(node), tuple(node.get_output_shape(0))
     if node.get_type_name() == "Reshape":
         whole = _constant_values(_skip_conversions(node.input_value(0).get_node()))
         return whole.reshape(shape)[first:last]
+    if node.get_type_name() != "Constant":
+        compiled = openvino.Core().compile_model(openvino.Model([node], []), "CPU")
+        return np.asarray(compiled([])[0], np.float32)[first:last]
     if name not in _FOUR_BITS:
         stored = np.asarray(node.data).reshape(shape)
         return (stored[first:last] if shape else stored).astype(np.float32)

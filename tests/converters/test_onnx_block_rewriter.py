@@ -99,3 +99,25 @@ def test_a_constant_with_the_same_values_becomes_integers_and_another_does_not(
     notes = keep_integers(path, module, tmp_path)
     assert [node.op_type for node in onnx.load(path).graph.node] == ["MatMul"]
     assert any("weight" in note for note in notes[1:])
+
+
+@pytest.mark.needs("openvino")
+@pytest.mark.parametrize("block", [64, 128])
+def test_openvino_reads_the_same_weights_with_one_block_in_a_row_and_with_two(
+    tmp_path: Path, block: int
+) -> None:
+    """A single zero point of 4 bits leaves half a byte empty, which OpenVINO's reader cuts off."""
+    import openvino
+
+    from modelc.converters.openvino_weights import read_integer_weights
+
+    matrix, module, path = make_matrix(128, block, 4), torch.nn.Linear(128, ROWS), tmp_path / "m"
+    setattr(module, _MATRICES, {"weight": matrix})
+    write_product(path.with_suffix(".onnx"), matrix.dequantize())
+    keep_integers(path.with_suffix(".onnx"), module, tmp_path)
+    read = openvino.Core().read_model(path.with_suffix(".onnx"))
+    openvino.save_model(read, path.with_suffix(".xml"), compress_to_fp16=False)
+
+    (found,) = read_integer_weights(path.with_suffix(".xml"))
+
+    assert np.allclose(found.read_all().values, matrix.dequantize(), atol=1e-6)
