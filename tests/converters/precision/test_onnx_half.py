@@ -79,7 +79,7 @@ def test_what_the_user_keeps_stays_fp32(mlp: Path, made: Made, pattern: str) -> 
     assert dtype_of(half, "a") == "FLOAT"
     assert dtype_of(half, "c") == "FLOAT16"
     (note,) = converted.notes
-    assert {"--keep-fp", "layers.0.up"} <= set(re.split(r"[ ,]+", note))
+    assert {"FP32", "layers.0.up"} <= set(re.split(r"[ ,]+", note))
 
 
 def test_an_operator_can_be_kept(mlp: Path, made: Made) -> None:
