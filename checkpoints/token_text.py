@@ -119,7 +119,7 @@ def _tokenize(path: Path, checkpoint: Path) -> list[int]:
         )
         ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
     except Exception as error:  # tokenizers raise exceptions of many kinds
-        has_files = any(Path(checkpoint).glob("*token*"))
+        has_files = any(checkpoint.glob("*token*"))
         why = f": {first_line(error)}" if has_files else ""  # else a list of guesses
         raise _text_error(
             f"{checkpoint} has no tokenizer that splits {path.name}{why}",
