@@ -39,8 +39,8 @@ from .huggingface_tasks import (
     find_class,
     keeps_cache,
     length_of,
+    note_cache_tasks,
     task_of,
-    tell_of_cache,
 )
 from .loaded_module import LoadedModule
 from .packed_folder import attach_integers, unpack_folder
@@ -65,7 +65,8 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
         task, length = task_of(checkpoint.factory_args), length_of(checkpoint.factory_args)
         kind, found_by = find_class(folder, config, task)
     files = weight_files(checkpoint)
-    _check_torch_files(files)
+    for file in (one for one in files if one.suffix != ".json" and sniff_kind(one) == STATE_DICT):
+        check_torch_file(file, str(file))
     with (
         blame_broken_package("transformers"),
         unpack_folder(folder, config, files) as floats,
@@ -80,10 +81,9 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
         notes.append(f"the checkpoint's weights are {stored}; they were cast to float32{where}")
     if config.get("auto_map"):
         notes.append(f"its own code (auto_map) was not run: it is transformers' {kind.__name__}")
-    kept = keeps_cache(checkpoint.factory_args)
-    cached = task in CACHED or task in PARTS
+    cached, kept = task in CACHED or task in PARTS, keeps_cache(checkpoint.factory_args)
     if not kept and _disable_cache(model) and not cached and checkpoint.method is None:
-        notes.append(tell_of_cache(model.config))
+        notes.append(note_cache_tasks(model.config))
     loaded = _make_loaded(model, folder, tuple(notes), length or LONGEST)
     if task is not None and cached:
         loaded = _with_cache(loaded, task)
@@ -95,12 +95,6 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
             code=ErrorCode.NO_EFFECT,
         )
     return loaded
-
-
-def _check_torch_files(files: Sequence[Path]) -> None:
-    for file in files:
-        if file.suffix != ".json" and sniff_kind(file) == STATE_DICT:
-            check_torch_file(file, str(file))
 
 
 def _make_loaded(

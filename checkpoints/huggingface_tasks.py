@@ -203,7 +203,7 @@ def base_of(config: Any) -> str:
     return next((base for base, table in _WHOLE.items() if _first_class((table,), config)), "")
 
 
-def tell_of_cache(config: Any) -> str:
+def note_cache_tasks(config: Any) -> str:
     """Return the note of a model exported without its cache: the tasks that keep it."""
     base = base_of(config)
     tasks = [f"{base}{part}" for part in (ENCODER_PART, MERGED_PART)] if base else [MERGED]

@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ..checkpoints.quantized_program import rounds_activations
+from ..checkpoints.torchao_weights import find_matrices
 from ..converters.registry import target_for
 from ..core.contract import Feed, Native
 from ..core.domain import Domain
@@ -32,7 +33,7 @@ from ..validators.apply_tolerance import apply_tolerance
 from ..validators.ruling import Judgment, Ruling, decide
 from .accuracy_gate import apply_recorded_preprocessing
 from .branch_coverage import CaptureEvidence, branch_coverage, watch_branches
-from .eager_reference import open_reference, read_checkpoint
+from .eager_reference import EagerReference, open_reference, read_checkpoint
 from .judge_case import Candidate, JudgeRequest, match_outputs, pair_ends
 from .labelled_accuracy import enter_labelled
 from .limit_text import Measuring
@@ -103,11 +104,10 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
     _check_trust(candidate, trust=trusted)
     feed = None if replay is None else read_feed(replay)
     if source is not None:
-        found = _find_stored_precision(candidate) if precision is None else None
-        candidate = replace(candidate, precision=found or candidate.precision)
-        verdict = _judge_against(candidate, source, judging, tell, replay=feed, measuring=measuring)
-        notes = () if found is None else (_describe_stored(found),)
-        return replace(verdict, notes=(*verdict.notes, *notes))
+        infer = precision is None
+        return _judge_against(
+            candidate, source, judging, tell, infer=infer, replay=feed, measuring=measuring
+        )
     manifest, artifact = _find_record(path)
     folder = path.parent.parent if artifact.rejected else path.parent
     run = find_recorded_run(manifest, folder, moved, judging)
@@ -132,14 +132,23 @@ def validate_file(  # noqa: PLR0913 - the options of `modelc validate FILE`, all
         return judgment.plus(Ruling(domain=artifact.domain)).verdict
 
 
-def _find_stored_precision(candidate: Candidate) -> Precision | None:
-    """Return the precision of the quantized layers that a file stores; None without any."""
-    target = candidate.target
-    return target.inspect(candidate.path).quantized if isinstance(target, IntegerWeighted) else None
+def _find_stored_precision(
+    candidate: Candidate, eager: EagerReference, checkpoint: Checkpoint
+) -> Precision | None:
+    """Return the precision of the quantized layers that a file stores; None without any.
 
-
-def _describe_stored(found: Precision) -> str:
-    return f"judged as {found}, which its own layers are stored in; --precision fp32 judges it so"
+    Beside a reference that has integers itself, a file has to have the same: None.
+    """
+    sides = [(candidate.target, candidate.path)]
+    if not eager.model.has_module:
+        sides.append((target_for(Path(checkpoint.path)), Path(checkpoint.path)))
+    elif any(find_matrices(eager.model.module)):
+        return None
+    found = [
+        target.inspect(path).quantized if isinstance(target, IntegerWeighted) else None
+        for target, path in sides
+    ]
+    return None if any(found[1:]) else found[0]
 
 
 def _find_record(path: Path) -> tuple[Manifest, Artifact]:
@@ -184,6 +193,7 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
     judging: Judging,
     tell: Tell,
     *,
+    infer: bool,
     replay: Feed | None,
     measuring: Measuring | None,
 ) -> Verdict:
@@ -197,6 +207,8 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
         labelled = enter_labelled(measuring, eager, progress, held)
         watch_branches(eager, judging.accept, progress)
         notes: tuple[str, ...] = ()
+        found = _find_stored_precision(candidate, eager, checkpoint) if infer else None
+        candidate = replace(candidate, precision=found or candidate.precision)
         if eager.model.has_module:
             candidate = match_outputs(candidate, eager.signature, progress)
             if rounds_activations(eager.model.module):
@@ -205,6 +217,9 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
             candidate, notes = pair_ends(candidate, eager)
         limits = eager.limit_precision(candidate.precision) or candidate.precision
         candidate = replace(candidate, precision=limits)
+        if found is not None and limits is found:
+            text = f"judged as {found}, which its own layers are stored in"
+            notes = (*notes, f"{text}; --precision fp32 judges it so")
         settings = runtime_settings(candidate.target, judging.device_for(candidate.target))
         request = JudgeRequest(
             candidate=candidate,

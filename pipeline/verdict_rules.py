@@ -165,19 +165,18 @@ def _read_metadata(candidate: Candidate) -> Mapping[str, str]:
 
 def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     """Reject an artifact that holds a weight with some elements altered beyond its rounding."""
-    candidate, model, eager = request.candidate, request.eager.model, request.eager
-    faults: tuple[str, ...] = ()
+    candidate, eager = request.candidate, request.eager
+    model, faults = eager.model, tuple[str, ...]()
     stated = _read_metadata(candidate)
     ours = QUANTIZER_KEY in stated and SAMPLES_KEY not in stated  # which rounds to nearest
     same = eager.limit_precision(Precision.FP32) or Precision.FP32
     integers = isinstance(candidate.target, IntegerWeighted)
-    exact = candidate.precision is same and QUANTIZER_KEY not in stated
-    exact = exact and (integers or isinstance(candidate.target, Weighted))
+    stores = integers or isinstance(candidate.target, Weighted)
+    exact = stores and candidate.precision is same and QUANTIZER_KEY not in stated
     rounds = candidate.precision in INTEGER_WEIGHTS and integers
     if not (exact or rounds) or eager.skip(SkippedCheck.WEIGHTS):
         return Ruling()
-    target, feed = candidate.target, request.eager.references[0].feed.arrays
-    computed = partial(model.computes, feed)
+    target, computed = candidate.target, partial(model.computes, eager.references[0].feed.arrays)
     if exact:
         constants = read_constants(target, candidate.path)
         faults = find_altered_weights(model.weights(), constants, computed=computed)

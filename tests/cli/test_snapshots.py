@@ -96,7 +96,7 @@ SCENES: dict[str, tuple[str | tuple[str, ...], ...]] = {
         "pack", ("pack", "out", "--to", "triton", "-o", "repository", "-q"),
         ("pack", "repository", "--check"), ("pack", "damaged", "--check"),
         ("pack", "out", "--to", "ovms", "-o", "served"),
-        ("pack", "out", "--to", "onnx", "-o", "new"), ("pack", "out", "-o", "new"),
+        ("pack", "out", "--to", "onxx", "-o", "new"), ("pack", "out", "-o", "new"),
         ("pack", "rejected", "--to", "triton", "-o", "new"), ("pack", "missing", "--check"),
     ),
     "verify": (("verify", "out"), ("verify", "changed"), ("verify", "missing")),

@@ -144,7 +144,7 @@ def test_a_variable_that_means_nothing_is_told_with_the_nearest(project: Project
         ("digits.gates=3", UNKNOWN, "gates", "gates.max-drop"),
         ("digits.gates.a.b.max-size=3", UNKNOWN, "max-size", ""),
         ("digits.jobs=3", UNKNOWN, "jobs", "--set jobs=3"),
-        ("seed=x", INVALID, "'x'", "whole number"),
+        ("seed=x", INVALID, "'x'", "seed = 1"),
         ("seed=-1", INVALID, "from 0 to", "seed = 0"),
         ("to=[onnx", INVALID, "'[onnx'", '["one", "two"]'),
         ("to=", INVALID, "", "remove to"),
