@@ -22,7 +22,7 @@ _RETURNS = ("dequantize_per_tensor", "dequantize_per_channel")
 _SCALE, _ZERO = 1, 2  # positions of arguments
 
 
-def rounds_activations(module: torch.nn.Module) -> bool:
+def rounds_in_program(module: torch.nn.Module) -> bool:
     """Return whether it holds a program that rounds activations to integers."""
     return any(name in _ROUNDINGS for _, _, name in _find_nodes(module))
 
@@ -48,7 +48,7 @@ def list_program_steps(module: torch.nn.Module) -> Iterator[QuantizationStep]:
 
 def note_steps(module: torch.nn.Module) -> tuple[str, ...]:
     """Return a note on what a quantized program is and how it is judged; nothing for others."""
-    if not rounds_activations(module):
+    if not rounds_in_program(module):
         return ()
     steps = list(list_program_steps(module))
     weights = sum(step.integers is not None for step in steps)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..capture.captured_program import ExportCapture, ScriptCapture, model_of
 from ..capture.framework_errors import call_framework
-from ..checkpoints.quantized_program import rounds_activations
+from ..checkpoints.quantized_program import rounds_in_program
 from ..core.contract import (
     EAGER,
     Converted,
@@ -164,7 +164,7 @@ def convert(job: Job) -> Converted:
         versions=used,
         options=options,
         notes=(*source.notes, *notes, *kept, *note_mapped_weights(path)),
-        judged_as=Precision.INT8 if rounds_activations(model_of(job).module) else None,
+        judged_as=Precision.INT8 if rounds_in_program(model_of(job).module) else None,
         frozen=source.frozen if isinstance(source, ScriptCapture) else (),
         warned=source.warned if isinstance(source, ScriptCapture) else (),
         places=source.places if isinstance(source, ExportCapture) else (),

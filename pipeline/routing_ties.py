@@ -70,7 +70,7 @@ def settle_routing(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvide
             settled = replace(
                 judged, measured=now.measured, rulings=(*judged.rulings, *now.rulings)
             )
-            return settled.plus(Ruling(notes=(_note(found, evidence),)))
+            return settled.plus(Ruling(notes=(_note(found, evidence, loop),)))
     return judged
 
 
@@ -82,11 +82,10 @@ class _LeftOut:
     count: int
 
 
-def _note(found: Mapping[str, _LeftOut], evidence: Evidence) -> str:
+def _note(found: Mapping[str, _LeftOut], evidence: Evidence, loop: DecoderLoop) -> str:
     count = sum(one.count for one in found.values())
     feeds = {one.feed.name: one for one in evidence.references}
-    loop = DecoderLoop.find(feeds[next(iter(found))].feed.arrays, [*evidence.references[0].outputs])
-    tokens = sum(feeds[name].feed.arrays[loop.ids].size for name in found) if loop else 0
+    tokens = sum(feeds[name].feed.arrays[loop.ids].size for name in found)
     return (
         f"{count} of {tokens:,} tokens on {', '.join(found)} went to other experts: eager's "
         f"routers prefer their own by less than {evidence.precision} rounds, and eager with the "
