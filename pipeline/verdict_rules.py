@@ -167,20 +167,19 @@ def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     """Reject an artifact that holds a weight with some elements altered beyond its rounding."""
     candidate, eager = request.candidate, request.eager
     model, faults = eager.model, tuple[str, ...]()
-    stated = _read_metadata(candidate)
-    ours = QUANTIZER_KEY in stated and SAMPLES_KEY not in stated  # which rounds to nearest
-    same = eager.limit_precision(Precision.FP32) or Precision.FP32
     integers = isinstance(candidate.target, IntegerWeighted)
-    stores = integers or isinstance(candidate.target, Weighted)
-    exact = stores and candidate.precision is same and QUANTIZER_KEY not in stated
+    same = candidate.precision is (eager.limit_precision(Precision.FP32) or Precision.FP32)
+    exact = same and (integers or isinstance(candidate.target, Weighted))
     rounds = candidate.precision in INTEGER_WEIGHTS and integers
     if not (exact or rounds) or eager.skip(SkippedCheck.WEIGHTS):
         return Ruling()
+    stated = _read_metadata(candidate)
+    ours = QUANTIZER_KEY in stated and SAMPLES_KEY not in stated  # which rounds to nearest
     target, computed = candidate.target, partial(model.computes, eager.references[0].feed.arrays)
-    if exact:
+    if exact and QUANTIZER_KEY not in stated:
         constants = read_constants(target, candidate.path)
         faults = find_altered_weights(model.weights(), constants, computed=computed)
-    elif isinstance(target, IntegerWeighted):
+    elif rounds and isinstance(target, IntegerWeighted):
         read = partial(target.integer_weights, candidate.path)
         faults = find_misrounded_weights(model.weights(), read(), computed=computed) if ours else ()
         if faults or not ours:  # names the scale, where that is the fault
