@@ -83,6 +83,7 @@ def _rms(array: Array) -> float:
 
 # A pool over an image of 128 x 128: fast kernels split longer sums.
 LONGEST_SUM = 1 << 14
+_MOST_PRODUCTS = 1 << 32  # multiplications of one batch of matrices: seconds
 _SUMS = ("sum", "mean")
 _ULP = 2.0**-23  # one unit in the last place of float32
 _LANES = 4  # parallel sums of a norm: the floats in the smallest SIMD registers
@@ -92,7 +93,9 @@ def sum_sequentially() -> TorchDispatchMode:
     """Return a mode with sequential float32 sums and means of up to `LONGEST_SUM` elements.
 
     Sums within layer, group and instance norms use four lanes, as in runtimes without wider
-    registers. The scale of a resize is off by one unit in the last place.
+    registers. Products of activations, as of attention with its values, add one term after another:
+    over equal values the roundings go the same way (1,500 positions: 8e-6 of the value, where
+    torch's blocks give 1e-6). The scale of a resize is off by one unit in the last place.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -177,7 +180,46 @@ def _upsample(func: Any, args: Sequence[Any], _: Mapping[str, Any]) -> torch.Ten
     return found
 
 
+def _multiply_batches(_: Any, args: Sequence[Any], __: Mapping[str, Any]) -> torch.Tensor | None:
+    """Replace `bmm(a, b)`, of [batch, rows, terms] and [batch, terms, columns]."""
+    a, b = args
+    terms = a.shape[-1]
+    if not _is_summable(a, terms) or a.numel() * b.shape[-1] > _MOST_PRODUCTS:
+        return None
+    total: torch.Tensor = a.new_zeros(*a.shape[:-1], b.shape[-1])
+    left, right = (one.detach().movedim(axis, 0).contiguous() for one, axis in ((a, 2), (b, 1)))
+    for row, column in zip(left, right, strict=True):
+        total.addcmul_(row.unsqueeze(-1), column.unsqueeze(-2))
+    return total
+
+
+def _attention(
+    _: Any, args: Sequence[Any], given: Mapping[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Replace fused attention: its product with the values, over the tokens of the past.
+
+    The arguments are query, key and value of [batch, heads, tokens, size], the share of dropout,
+    and whether it is causal; by keyword, what is added to the scores, and their scale.
+    """
+    import torch
+
+    query, key, value, *rest = args
+    more = query.shape[1] // key.shape[1]  # heads of queries to one of keys
+    key, value = (one.repeat_interleave(more, 1) for one in (key, value))
+    scale = given.get("scale")
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if given.get("attn_mask") is not None:
+        scores = scores + given["attn_mask"]
+    if rest[1:] and rest[1]:
+        scores = scores + torch.full_like(scores, -math.inf).triu(1)
+    shares = torch._safe_softmax(scores, -1)
+    found = _multiply_batches(None, (shares.flatten(0, 1), value.flatten(0, 1)), {})
+    return None if found is None else (found.view(*query.shape[:3], -1), scores.logsumexp(-1))
+
+
 _REPLACEMENTS: Mapping[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
+    "bmm": _multiply_batches,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
     "native_layer_norm": _layer_norm,
     "native_group_norm": _group_norm,
     "native_batch_norm": _batch_norm,

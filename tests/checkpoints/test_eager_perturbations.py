@@ -121,6 +121,41 @@ def test_a_norm_of_equal_elements_shows_what_its_mean_errs_by(norm: torch.nn.Mod
     assert norm(x).abs().max() < found.abs().max() / 5
 
 
+ATTENTION_FORMS: tuple[dict[str, object], ...] = (
+    {},
+    {"is_causal": True},
+    {"scale": 0.3},
+    {"enable_gqa": True},
+    {"attn_mask": torch.tensor([[True, False, True, False, False]])},
+    {"attn_mask": torch.tensor([[0.5, -1.0, 0.0, 2.0, -torch.inf]])},
+)
+
+
+@pytest.mark.parametrize("given", ATTENTION_FORMS)
+def test_attention_keeps_its_meaning(given: dict[str, object]) -> None:
+    draw = torch.Generator().manual_seed(0)
+    heads = 2 if "enable_gqa" in given else 4
+    query = torch.randn(2, 4, 5, 8, generator=draw)
+    key, value = (torch.randn(2, heads, 5, 8, generator=draw) for _ in range(2))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    with sum_sequentially():
+        found = attend(query, key, value, **given)  # type: ignore[arg-type]
+    torch.testing.assert_close(found, attend(query, key, value, **given))  # type: ignore[arg-type]
+
+
+def test_attention_over_equal_values_errs_by_more() -> None:
+    """As ONNX Runtime does: 1,500 encoder positions of a constant feed to Whisper."""
+    query, value = torch.zeros(1, 2, 3, 8), torch.full((1, 2, 1500, 8), 0.3)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    with sum_sequentially():
+        fused, plain = attend(query, value, value), torch.full((2, 3, 1500), 0.1) @ value[0]
+    assert fused.shape == (1, 2, 3, 8)
+    assert 3e-6 < (fused / 0.3 - 1).abs().max() < 1e-4
+    terms = np.float32(0.1) * value[0, 0, :, 0].numpy()
+    assert plain[0, 0, 0].item() == pytest.approx(one_by_one(terms), rel=1e-6)
+    assert plain[0, 0, 0].item() != pytest.approx(45, rel=3e-6)
+
+
 def resized(x: torch.Tensor, mode: str, **given: object) -> torch.Tensor:
     return torch.nn.functional.interpolate(x, mode=mode, **given)  # type: ignore[arg-type]
 
