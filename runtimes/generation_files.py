@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,14 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 # Any decoder by the names of its tensors; other types have names, windows or caches of their own.
 _TYPE = "decoder"
+WHISPER = "whisper"
+FRAMES = 3000  # of the features, 30 s: onnxruntime-genai takes no other number
 _SEARCH = ("do_sample", "temperature", "top_k", "top_p", "repetition_penalty")
-_POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+_UNUSED = ("suppress_tokens", "begin_suppress_tokens", "forced_decoder_ids")
+_POSITIONS = (
+    "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length",
+    "max_target_positions",
+)  # fmt: skip
 _MAX_BYTES = 1 << 26  # of a JSON file of a checkpoint
 
 
@@ -35,8 +41,9 @@ _MAX_BYTES = 1 << 26  # of a JSON file of a checkpoint
 class GenerationSettings:
     """What a checkpoint's folder says of generation; None or empty where it says nothing.
 
-    `ends` are the tokens that end a text; the first pads where the checkpoint has no token of its
-    own for that. `search` are the settings of sampling.
+    `kind` is the type of the model. `ends` are the tokens that end a text; the first pads where the
+    checkpoint has no token of its own for that. `search` are the settings of sampling, `unused`
+    those that onnxruntime-genai ignores.
     """
 
     vocabulary: int | None
@@ -47,6 +54,8 @@ class GenerationSettings:
     ends: tuple[int, ...] = ()
     pad: int | None = None
     search: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = ""
+    unused: tuple[str, ...] = ()
 
 
 def read_settings(folder: Path) -> GenerationSettings:
@@ -73,6 +82,8 @@ def read_settings(folder: Path) -> GenerationSettings:
         ends=tuple(filter(_is_whole, listed)),
         pad=next(filter(_is_whole, listed), None) if pad is None else pad,
         search={name: chosen[name] for name in _SEARCH if chosen.get(name) is not None},
+        kind=str(config.get("model_type", ""))[:80],
+        unused=tuple(name for name in _UNUSED if chosen.get(name)),
     )
 
 
@@ -112,40 +123,91 @@ def make_genai_config(
     Raises:
         UsageError: onnxruntime-genai has no settings for such a cache.
     """
-    heads, size = _cache_form(signature, loop)
-    longest = longest_text(signature, loop)
-    context = settings.positions or longest
+    form = _cache_form(signature, loop)
     inputs = {"input_ids": loop.ids, "attention_mask": loop.mask, "position_ids": loop.positions}
+    part = _describe_part(settings, model_file, form, len(loop.cache) // 2)
+    part["inputs"] = {
+        **{name: value for name, value in inputs.items() if value is not None},
+        **_name_cache("past", PAST),
+    }
+    part["outputs"] = {"logits": loop.logits, **_name_cache("present", PRESENT)}
+    return _complete_config(settings, longest_text(signature, loop), _TYPE, {"decoder": part})
+
+
+def make_whisper_config(
+    settings: GenerationSettings, signature: Signature, encoder_file: str, decoder_file: str
+) -> dict[str, Any]:
+    """Return `genai_config.json` of a Whisper, whose encoder makes the cross cache.
+
+    Args:
+        settings: of the checkpoint.
+        signature: of the decoder.
+        encoder_file: the file name of the encoder.
+        decoder_file: that of the decoder.
+
+    Raises:
+        UsageError: onnxruntime-genai has no settings for such a cache.
+    """
+    loop = DecoderLoop.find([one.name for one in signature.inputs], signature.outputs)
+    if loop is None or not loop.cache:
+        raise _cache_error("its decoder has no cache")
+    form, layers = _cache_form(signature, loop, ".decoder"), len(loop.cache) // 2
+    own = replace(settings, heads=form[0])  # config.json has those of encoder and decoder apart
+    encoder, decoder = (
+        _describe_part(own, file, form, layers) for file in (encoder_file, decoder_file)
+    )
+    encoder["inputs"] = {"audio_features": "input_features"}
+    encoder["outputs"] = {
+        "encoder_hidden_states": "last_hidden_state",
+        **_name_cache("cross_present", PRESENT, ".encoder"),
+    }
+    decoder["inputs"] = {
+        "input_ids": loop.ids,
+        **_name_cache("past", PAST, ".decoder"),
+        **_name_cache("cross_past", PAST, ".encoder"),
+    }
+    decoder["outputs"] = {"logits": loop.logits, **_name_cache("present", PRESENT, ".decoder")}
+    parts = {"encoder": encoder, "decoder": decoder}
+    return _complete_config(settings, longest_text(signature, loop), WHISPER, parts)
+
+
+def _name_cache(field_prefix: str, prefix: str, middle: str = "") -> dict[str, str]:
+    """Return the names of keys and values, where `%d` stands for the layer."""
+    kinds = ("key", "value")
+    return {f"{field_prefix}_{kind}_names": f"{prefix}.%d{middle}.{kind}" for kind in kinds}
+
+
+def _describe_part(
+    settings: GenerationSettings, file: str, form: tuple[int, int], layers: int
+) -> dict[str, Any]:
+    """Return the fields of a decoder or encoder without its tensors; `form` is heads and size."""
+    sizes = {"hidden_size": settings.hidden, "num_attention_heads": settings.heads}
+    return {
+        "session_options": {"log_id": ONNXRUNTIME_GENAI, "provider_options": []},
+        "filename": file,
+        "head_size": form[1],
+        **{name: value for name, value in sizes.items() if value is not None},
+        "num_key_value_heads": form[0],
+        "num_hidden_layers": layers,
+    }
+
+
+def _complete_config(
+    settings: GenerationSettings, longest: int, kind: str, parts: Mapping[str, Any]
+) -> dict[str, Any]:
+    context = settings.positions or longest
     tokens = {
         "bos_token_id": settings.begin,
         "eos_token_id": list(settings.ends) if len(settings.ends) != 1 else settings.ends[0],
         "pad_token_id": settings.pad,
     }
-    sizes = {"hidden_size": settings.hidden, "num_attention_heads": settings.heads}
     return {
         "model": {
-            "type": _TYPE,
+            "type": kind,
             **{name: value for name, value in tokens.items() if value not in (None, [])},
             "vocab_size": settings.vocabulary,
             "context_length": context,
-            "decoder": {
-                "session_options": {"log_id": ONNXRUNTIME_GENAI, "provider_options": []},
-                "filename": model_file,
-                "head_size": size,
-                **{name: value for name, value in sizes.items() if value is not None},
-                "num_key_value_heads": heads,
-                "num_hidden_layers": len(loop.cache) // 2,
-                "inputs": {
-                    **{name: value for name, value in inputs.items() if value is not None},
-                    "past_key_names": f"{PAST}.%d.key",
-                    "past_value_names": f"{PAST}.%d.value",
-                },
-                "outputs": {
-                    "logits": loop.logits,
-                    "present_key_names": f"{PRESENT}.%d.key",
-                    "present_value_names": f"{PRESENT}.%d.value",
-                },
-            },
+            **parts,
         },
         "search": {
             "do_sample": False,
@@ -164,11 +226,12 @@ def longest_text(signature: Signature, loop: DecoderLoop) -> int:
     return longest if loop.mask is None else min(longest, specs[loop.mask].dims[1].high)
 
 
-def _cache_form(signature: Signature, loop: DecoderLoop) -> tuple[int, int]:
+def _cache_form(signature: Signature, loop: DecoderLoop, middle: str = "") -> tuple[int, int]:
     """Return heads and size of the keys and values, which are the same in all layers."""
     specs = {spec.name: spec for spec in signature.inputs}
     forms = {(specs[one.past].dims[1].opt, specs[one.past].dims[3].opt) for one in loop.cache}
-    names = {f"{PAST}.{n}.{part}" for n in range(len(loop.cache) // 2) for part in ("key", "value")}
+    layers, kinds = range(len(loop.cache) // 2), ("key", "value")
+    names = {f"{PAST}.{layer}{middle}.{kind}" for layer in layers for kind in kinds}
     if names != {one.past for one in loop.cache}:
         raise _cache_error("its cache is not of a key and a value for each layer")
     if len(forms) != 1:

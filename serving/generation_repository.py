@@ -18,15 +18,17 @@ from ..core.errors import (
     UsageError,
     first_line,
 )
-from ..core.generation import find_cached_loop
+from ..core.generation import DecoderLoop, find_cached_loop
 from ..core.records import Artifact, FileRecord, sha256_of
 from ..core.signature import Signature
 from ..runtimes.generation_files import (
     GENAI_CONFIG,
     GENERATION_CONFIG,
     MODEL_CONFIG,
+    ONNXRUNTIME_GENAI,
     OPENVINO_MODEL,
     TOKENIZER_FILES,
+    WHISPER,
     GenerationSettings,
     longest_text,
     make_genai_config,
@@ -42,17 +44,25 @@ from .packed_tokenizers import (
 from .repository_reader import CheckedVersion, RepositoryReader
 from .repository_records import FaultCode, ModelInterface, ServedModel
 from .version_folders import PlannedFile, list_versions
+from .whisper_pack import is_speech_part, join_parts, list_notes, make_speech_config
 
 ONNX_TARGETS, OPENVINO_TARGETS = ("onnx",), ("openvino",)
 _TOKENIZER_ROLE = "tokenizer"
+_PARTS = ("decoder", "encoder")  # of a configuration; the second of a Whisper alone
 _MERGED = "--model-arg task=text-generation-merged"
 
 
 def decline_onnx(artifact: Artifact, signature: Signature) -> tuple[str, str]:  # noqa: ARG001 - as the field
     """Return why onnxruntime-genai cannot run an artifact, and what to do; empty if it can."""
-    if find_cached_loop(signature) is None:
-        return "it is no decoder with a cache", f"export its folder with {_MERGED}"
-    return "", ""
+    if find_cached_loop(signature) is not None or is_speech_part(signature):
+        return "", ""
+    if any(
+        ".encoder." in name
+        for name in (*signature.outputs, *(spec.name for spec in signature.inputs))
+    ):
+        why = f"of encoder-decoders, {ONNXRUNTIME_GENAI} runs {WHISPER} alone"
+        return why, "run it with onnxruntime: --to onnx"
+    return "it is no decoder with a cache", f"export its folder with {_MERGED}"
 
 
 def decline_openvino(artifact: Artifact, signature: Signature) -> tuple[str, str]:  # noqa: ARG001 - as the field
@@ -77,7 +87,7 @@ def prepare_onnx(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
         UsageError: onnxruntime-genai has no settings for the cache of a model.
     """
     found = []
-    for model in models:
+    for model in join_parts(models):
         folder = _checkpoint_of(model)
         settings = read_settings(folder)
         if not settings.ends:
@@ -85,11 +95,12 @@ def prepare_onnx(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
                 f"{folder} names no eos_token_id, without which onnxruntime-genai ends at token 0",
                 hint=f"add it to {folder / GENERATION_CONFIG}", code=ErrorCode.UNSUPPORTED,
             )  # fmt: skip
-        config = _make_config(settings, model.signature, Path(model.files[0].name).name)
+        config = _make_config(settings, model)
         file = PlannedFile(name=GENAI_CONFIG, content=json.dumps(config, indent=2).encode() + b"\n")
-        beside = (file, *_plan_texts(folder))
+        beside = (*model.beside, file, *_plan_texts(folder))
         notes = (*_note_texts(folder, settings, model), *note_onnx_tokenizer(folder))
-        found.append(_add_beside(model, beside, notes))
+        more = list_notes(settings) if model.twins else ()
+        found.append(_add_beside(model, beside, (*notes, *more)))
     return tuple(found)
 
 
@@ -120,7 +131,7 @@ def _add_beside(
 
 def plan_onnx_files(model: ServedModel) -> Iterator[PlannedFile]:
     """Yield the ONNX files, which keep their names, and what is beside them."""
-    for file in model.files:
+    for file in () if model.twins else model.files:
         name = Path(file.name).name
         yield PlannedFile(name=name, source=model.folder / file.name, record=file)
     yield from model.beside
@@ -156,13 +167,13 @@ def _checkpoint_of(model: ServedModel) -> Path:
     return place
 
 
-def _make_config(
-    settings: GenerationSettings, signature: Signature, model_file: str
-) -> dict[str, Any]:
-    loop = find_cached_loop(signature)
+def _make_config(settings: GenerationSettings, model: ServedModel) -> dict[str, Any]:
+    if model.twins:
+        return make_speech_config(model, settings)
+    loop = find_cached_loop(model.signature)
     if loop is None:
         raise UsageError("it is no decoder with a cache", hint=f"export with {_MERGED}")
-    return make_genai_config(settings, signature, loop, model_file)
+    return make_genai_config(settings, model.signature, loop, Path(model.files[0].name).name)
 
 
 def _plan_texts(folder: Path) -> Iterator[PlannedFile]:
@@ -183,11 +194,12 @@ def _plan_content(name: str, content: bytes) -> PlannedFile:
 
 
 def _note_texts(folder: Path, settings: GenerationSettings, model: ServedModel) -> Iterator[str]:
-    loop = find_cached_loop(model.signature)
+    signature = model.signature
+    loop = DecoderLoop.find([spec.name for spec in signature.inputs], signature.outputs)
     yield from note_tokenizer(folder, settings)
     if not settings.ends:
         yield f"{MODEL_CONFIG} names no eos_token_id: texts end at their greatest length"
-    longest = 0 if loop is None else longest_text(model.signature, loop)
+    longest = 0 if loop is None else longest_text(signature, loop)
     if longest < (settings.positions or 0):
         yield (
             f"the verdict covers texts of {longest} tokens, the model has {settings.positions} "
@@ -219,13 +231,14 @@ def _check(
         for place in (folder / str(number) for number in numbers):
             at, before = reader.place_of(place), len(reader.faults)
             record = reader.load_record(place)
-            name = marker if target == "openvino" else _read_model_name(reader, place, at)
-            path = reader.find_file(place, name, at) if len(reader.faults) == before else None
-            if path is not None and reader.is_recorded(place, path, record):
-                request = DescribeRequest(path=path, target=target)
-                found.append(
-                    CheckedVersion(model=at[0], version=at[1], request=request, record=record)
-                )
+            files = (marker,) if target == "openvino" else _list_model_files(reader, place, at)
+            for name in files if len(reader.faults) == before else ():
+                path = reader.find_file(place, name, at)
+                if path is not None and reader.is_recorded(place, path, record):
+                    request = DescribeRequest(path=path, target=target)
+                    found.append(
+                        CheckedVersion(model=at[0], version=at[1], request=request, record=record)
+                    )
     for one, interface in reader.describe(found):
         compare(reader, one, interface)
     return tuple(names)
@@ -239,18 +252,22 @@ def _read_config(
         return None
     try:
         found = json.loads(raw)
-        if isinstance(found["model"]["decoder"]["filename"], str):
+        files = [found["model"][part]["filename"] for part in _PARTS if part in found["model"]]
+        if files and all(isinstance(one, str) for one in files):
             return dict(found)
-        message = f"{GENAI_CONFIG}: the filename of its decoder is no text"
+        message = f"{GENAI_CONFIG}: the filename of its decoder or encoder is no text"
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         message = f"{GENAI_CONFIG} cannot be read: {type(error).__name__} {first_line(error)}"
     reader.add(FaultCode.CONFIG, at, message, "correct it, or pack it again", GENAI_CONFIG)
     return None
 
 
-def _read_model_name(reader: RepositoryReader, place: Path, at: tuple[str, str]) -> str:
+def _list_model_files(
+    reader: RepositoryReader, place: Path, at: tuple[str, str]
+) -> tuple[str, ...]:
     config = _read_config(reader, place, at)
-    return "" if config is None else config["model"]["decoder"]["filename"]
+    model = {} if config is None else config["model"]
+    return tuple(model[part]["filename"] for part in _PARTS if part in model)
 
 
 def _compare_config(
@@ -264,13 +281,17 @@ def _compare_config(
     config = _read_config(reader, place, at)
     if config is None:
         return
-    _compare_tensors(reader, at, config["model"]["decoder"], interface)
+    model, file = config["model"], one.request.path.name
+    part = next(part for part in _PARTS if model.get(part, {}).get("filename") == file)
+    _compare_tensors(reader, at, model[part], interface)
+    if part != _PARTS[0]:
+        return
     try:
         settings = read_settings(place)
     except ModelcError as error:
         reader.add(FaultCode.CONFIG, at, error.message, "pack it again", MODEL_CONFIG)
         return
-    model, search = config["model"], config.get("search", {})
+    search = config.get("search", {})
     ends = model.get("eos_token_id", [])
     most = settings.positions
     equal = {
@@ -306,7 +327,8 @@ def _compare_tensors(
     """Compare the names of tensors, and the form of the cache, with those of the file."""
     sides = (("inputs", interface.inputs), ("outputs", interface.outputs))
     layers = decoder.get("num_hidden_layers")
-    count = layers if isinstance(layers, int) and 0 < layers <= len(interface.inputs) else 0
+    most = max(len(interface.inputs), len(interface.outputs))
+    count = layers if isinstance(layers, int) and 0 < layers <= most else 0
     for noun, tensors in sides:
         known = {tensor.name: tensor for tensor in tensors}
         listed = _list_names(decoder.get(noun), count)

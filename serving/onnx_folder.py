@@ -126,7 +126,7 @@ def join_models(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
         _check_complete(group, by_artifact)
         for artifact, members in by_artifact.items():
             name = group if len(by_artifact) == 1 else f"{group}-{artifact}"
-            found.append(_join(check_served_name(name), members))
+            found.append(join_members(check_served_name(name), _name_members(members)))
     return tuple(found)
 
 
@@ -148,27 +148,50 @@ def _check_complete(group: str, by_artifact: Mapping[str, Sequence[ServedModel]]
             )
 
 
-def _join(name: str, members: Sequence[ServedModel]) -> ServedModel:
-    """Return the first model with the others as twins, and the files of all beside it."""
-    weights, files, records = SharedWeights(), [], {}
+def _name_members(members: Sequence[ServedModel]) -> dict[str, ServedModel]:
+    """Return the models by the names of their folders.
+
+    Raises:
+        UsageError: two folders have the same name.
+    """
+    found: dict[str, ServedModel] = {}
     for one in members:
-        file = f"{check_served_name(one.folder.resolve().name)}.onnx"
+        name = check_served_name(one.folder.resolve().name)
+        if name in found:
+            raise UsageError(
+                f"{found[name].folder} and {one.folder} would both be {name}.onnx",
+                hint="rename one of the folders",
+                code=ErrorCode.SAME_FILE,
+            )
+        found[name] = one
+    return found
+
+
+def join_members(name: str, members: Mapping[str, ServedModel]) -> ServedModel:
+    """Return the first model with the others as twins, and the files of all beside it.
+
+    Args:
+        name: of the model that they become.
+        members: the models, by the names of their files without the suffix.
+    """
+    weights, files, records = SharedWeights(), [], {}
+    for stem, one in members.items():
         content = weights.add_model(one.folder / one.files[0].name)
         digest = hashlib.sha256(content).hexdigest()
-        written = FileRecord(name=file, size=len(content), sha256=digest)
-        files.append(PlannedFile(name=file, content=content, record=written))
-        records[file] = replace(one.record, files=one.files)
-    first = members[0]
+        written = FileRecord(name=f"{stem}.onnx", size=len(content), sha256=digest)
+        files.append(PlannedFile(name=written.name, content=content, record=written))
+        records[written.name] = replace(one.record, files=one.files)
+    first, *others = members.values()
     notes = [f"{file}: {note}" for file, one in records.items() for note in one.notes]
     if weights.repeated:
         notes.append(f"{weights.repeated / 1e6:.1f} MB of equal weights are not stored again")
     record = replace(
         first.record, interface=ModelInterface(inputs=(), outputs=()), domain="", verdict=None,
-        allowed=any(one.record.allowed for one in members), notes=tuple(notes), members=records,
+        allowed=any(one.allowed for one in records.values()), notes=tuple(notes), members=records,
     )  # fmt: skip
     return replace(
         first, name=name, record=record, beside=(*files, *weights.plan_files()),
-        twins=tuple(members[1:]),
+        twins=tuple(others),
     )  # fmt: skip
 
 

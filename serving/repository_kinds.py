@@ -125,6 +125,11 @@ def _find_difference(place: Path, model: ServedModel, options: ServingOptions) -
     return ""
 
 
+def _find_member_difference(place: Path, model: ServedModel, options: ServingOptions) -> str:
+    found = onnx_folder.find_difference(place, model, options)
+    return found or _find_difference(place, model, options)
+
+
 def _no_files(model: ServedModel, options: ServingOptions) -> Iterable[PlannedFile]:  # noqa: ARG001 - as the field
     return ()
 
@@ -210,10 +215,11 @@ MLFLOW = RepositoryKind(
 ORT_GENAI = replace(
     MLFLOW,
     name=ONNXRUNTIME_GENAI,
-    summary="onnxruntime-genai: genai_config.json and the tokenizer of a decoder",
+    summary="onnxruntime-genai: genai_config.json and the tokenizer of a decoder or a Whisper",
     targets=generation_repository.ONNX_TARGETS,
     prepare=generation_repository.prepare_onnx,
     version_files=generation_repository.plan_onnx_files,
+    find_difference=_find_member_difference,
     claims=lambda folder: any(folder.glob(f"*/*/{GENAI_CONFIG}")),
     check=generation_repository.check_onnx,
     decline=generation_repository.decline_onnx,

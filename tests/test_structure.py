@@ -6,10 +6,10 @@ from .structure import is_participle, measure
 
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
-    "files": 550,
-    "lines": 127_520,
+    "files": 551,
+    "lines": 127_760,
     "small_files": 10,
-    "test_lines": 87_920,
+    "test_lines": 88_050,
     "participles": 18,
     "repeated_classes": 0,
     "repeated_files": 0,
