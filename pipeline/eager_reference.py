@@ -9,6 +9,7 @@ from ..checkpoints.checkpoint_files import NO_GUARD, ChangeGuard, identify, make
 from ..checkpoints.eager_model import Eager, open_eager
 from ..checkpoints.enclosed_module import find_steps
 from ..checkpoints.loaded_module import LoadedModule
+from ..checkpoints.token_text import check_text_exists
 from ..checkpoints.torchao_weights import rounds_activations
 from ..checkpoints.weight_loading import find_nonfinite_weights
 from ..core.contract import Array, Feed, Outputs
@@ -175,6 +176,7 @@ def open_reference(  # noqa: PLR0913 - inputs of the eager reference
         signature: the signature of a manifest, used unchanged instead of a settled one.
         wanted: selects feeds to run eager on; if given, no fingerprint is computed.
     """
+    check_text_exists(judging.text)
     stamp = make_change_guard(checkpoint)
     with progress.step("load model", log="checkpoint") as clock:
         loaded = load_model(checkpoint, trust=source.trust)
