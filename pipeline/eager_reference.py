@@ -40,7 +40,7 @@ from .recorded_run import check_checkpoint_trust
 from .run_progress import Progress
 from .run_reference import check_finite, check_stateless, note_nonfinite_weights, run_reference
 from .runtime_reference import identify_artifact, load_model
-from .size_probe import choose_mask_sense, describe_unverified_dims
+from .size_probe import choose_mask_sense, describe_unverified_dims, widen_input
 from .stated_inputs import check_input_specs, describe_static_dims, settle_signature, warn_of_values
 from .stored_use import StoredUse
 from .token_reference import TokenReference
@@ -253,7 +253,7 @@ def _run_on_chosen(  # noqa: PLR0913, PLR0917 - inputs of the search and its cal
                     values=values,
                 )
             if settled is not signature:
-                progress.note(describe_unverified_dims(settled, loaded))
+                progress.note(describe_unverified_dims(settled, widen_input(settled, loaded)))
         settled = choose_and_report_values(loaded, settled, judging, samples, progress)
         try:
             return run_on(settled)

@@ -239,20 +239,19 @@ def _accepts_open_masks(
 _TIMES_AS_LARGE = (10, 4, 2)  # of the largest size that was tried, as an example for the user
 
 
-def describe_unverified_dims(signature: Signature, loaded: LoadedModule) -> str:
+def describe_unverified_dims(signature: Signature, wider: InputSpec | None) -> str:
     """Describe the dims that modelc chose, what is not verified, and how to state it.
 
     As in `dims: samples 201..896 (chosen; ...)`. The example names a dim that ends where the search
     ended, and a size at which eager runs; a dim that ends earlier, where eager does, needs none.
     """
     dims = Domain(inputs=signature.inputs).describe_chosen()
-    wider = _widen_input(signature, loaded)
     if wider is None:
         return f"dims: {dims} (chosen; state others with --input)"
     return f"dims: {dims} (chosen; larger are not verified, state them: --input '{wider}')"
 
 
-def _widen_input(signature: Signature, loaded: LoadedModule) -> InputSpec | None:
+def widen_input(signature: Signature, loaded: LoadedModule) -> InputSpec | None:
     """Return the first input with a dim that ends with the search, and is larger in eager."""
     batch = find_batch_dim(signature)
     found = [

@@ -193,7 +193,6 @@ def test_a_run_that_takes_too_long_ends_and_says_so(job_of: JobOf) -> None:
     found = trace_symbolic_shapes(job.model.flat, example_tensors(job), job.signature, most=0)  # type: ignore[union-attr]  # job_of gives one
     assert found.late
     assert found.ended
-    assert not found.ended.startswith("/"), found.ended  # a place within its import root
 
 
 _KEPT: dict[str, Tensor] = {}

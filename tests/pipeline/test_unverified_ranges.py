@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from modelc.core.domain import Domain
 from modelc.core.signature import ValueRange
 from modelc.pipeline.domain_search import choose_dims
-from modelc.pipeline.size_probe import describe_unverified_dims
+from modelc.pipeline.size_probe import describe_unverified_dims, widen_input
 from modelc.reports.result_rows import describe_narrowed_values
 
 from ..open_models import load, open_module, signature_of
@@ -41,7 +41,8 @@ class Positions(nn.Module):
 
 def chosen(net: nn.Module, text: str) -> str:
     eager, signature = open_module(net, text)
-    return describe_unverified_dims(choose_dims(eager, signature), load(net))
+    found = choose_dims(eager, signature)
+    return describe_unverified_dims(found, widen_input(found, load(net)))
 
 
 def test_the_example_states_larger_sizes_where_the_search_ended() -> None:
@@ -77,7 +78,8 @@ def test_the_example_is_a_size_at_which_eager_runs(positions: int, most: int) ->
         replace(one, dims=(one.dims[0], replace(one.dims[1], bounded=False, chosen=True)))
         for one in signature.inputs
     )
-    line = describe_unverified_dims(replace(signature, inputs=inputs), load(net))
+    found = replace(signature, inputs=inputs)
+    line = describe_unverified_dims(found, widen_input(found, load(net)))
     assert ("--input 'x" in line) == bool(most)
     assert not most or line.endswith(f"--input 'x:float32[batch=1..4,n=1..{most}]')"), line
 

