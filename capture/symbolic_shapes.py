@@ -13,6 +13,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoints.source_positions import find_user_line, is_user_file
+from ..checkpoints.user_code import shorten_path
 from ..core.errors import first_line
 from ..core.signature import Signature
 from ..core.torch_tools import intercept_calls
@@ -75,7 +76,8 @@ def trace_symbolic_shapes(
             ):
                 _run_symbolic(module, tensors, signature, env)
         except Exception as error:  # noqa: BLE001 - code raises anything without data
-            place = user_place(error)
+            file, _, line = user_place(error).rpartition(":")
+            place = file and f"{shorten_path(file)}:{line}"
             found.ended = f"{place}: {first_line(error)}" if place else first_line(error)
             found.late = isinstance(error, CallLimitError)
         found.guards, found.answered = _guard_texts(env), found.answered or bool(answers)

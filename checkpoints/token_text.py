@@ -27,6 +27,21 @@ _MAX_BYTES = 1 << 22  # of text; only the first tokens are used
 _RANKS = (1, 2)  # tokens, or rows of tokens
 
 
+def check_text_exists(path: Path | None) -> None:
+    """Check that there is a file, before anything is loaded that its tokens would be fed to.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if path is not None and not path.is_file():
+        near = nearest_files(path)
+        raise _text_error(
+            f"no such text: {path}",
+            f"did you mean {near[0]}?" if near else "give a .txt, .npy or .npz file",
+            ErrorCode.NOT_FOUND,
+        )
+
+
 def read_token_rows(path: Path, checkpoint: Path, most: int) -> list[list[int]]:
     """Return rows of token ids: one row for a text, which the checkpoint's tokenizer splits.
 
@@ -39,13 +54,7 @@ def read_token_rows(path: Path, checkpoint: Path, most: int) -> list[list[int]]:
         UsageError: the file cannot be read, holds no tokens or others than the model has, or the
             checkpoint has no tokenizer.
     """
-    if not path.is_file():
-        near = nearest_files(path)
-        raise _text_error(
-            f"no such text: {path}",
-            f"did you mean {near[0]}?" if near else "give a .txt, .npy or .npz file",
-            ErrorCode.NOT_FOUND,
-        )
+    check_text_exists(path)
     refuse_pipe(path)
     rows = _read_arrays(path) if path.suffix in _ARRAYS else [_tokenize(path, checkpoint)]
     found = [row for row in rows if row]

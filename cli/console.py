@@ -229,12 +229,12 @@ class _TimeLeftColumn(ProgressColumn):
     """The time left of each step that says how far it is."""
 
     def render(self, task: Task) -> Text:
-        """Return the estimate, which counts down until the next report."""
+        """Return the estimate, which counts down until the next report and ends where it is 0."""
         if task.fields["reached"] is None:
             return Text()
         event, elapsed = task.fields["reached"]
         left = estimate_left(event, elapsed, task.elapsed or 0.0)
-        return Text("" if left is None else f"about {seconds_text(left)} left", style="dim")
+        return Text("" if not left else f"about {seconds_text(left)} left", style="dim")
 
 
 def estimate_left(event: Advanced, elapsed: float, now: float) -> float | None:

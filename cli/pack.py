@@ -281,7 +281,8 @@ def _show_packed(report: PackReport, *, quiet: bool = False) -> None:
         for note in model.notes:  # of the result: what is missing in a pack is no progress
             print_line(console, f"  [yellow]{escape(f'{model.name}: {note}')}[/]")
     for one in () if quiet else report.left_out:
-        print_line(console, f"  [dim]left out: {escape(one.text)}; {escape(one.hint)}[/]")
+        text = "; ".join(filter(None, (one.text, one.hint)))
+        print_line(console, f"  [dim]left out: {escape(text)}[/]")
     new = sum(model.is_new for model in report.models)
     print_line(
         console,

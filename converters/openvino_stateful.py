@@ -130,7 +130,8 @@ def read_stateless(path: Path) -> openvino.Model:
 def describe_states(path: Path) -> dict[str, str]:
     """Return the entry of a description that says where the cache is; empty without states."""
     kinds = [node.get_type_name() for node in read_ir(path).get_ops()]
-    kept = f"{kinds.count('ReadValue')} states, whose rows the input {BEAMS} selects"
+    count = kinds.count("ReadValue")
+    kept = f"{count} states in place of {PAST}.* and {PRESENT}.*; {BEAMS} is an input, their rows"
     return {"cache": kept} if "ReadValue" in kinds else {}
 
 

@@ -9,6 +9,7 @@ from ..checkpoints.checkpoint_files import NO_GUARD, ChangeGuard, identify, make
 from ..checkpoints.eager_model import Eager, open_eager
 from ..checkpoints.enclosed_module import find_steps
 from ..checkpoints.loaded_module import LoadedModule
+from ..checkpoints.token_text import check_text_exists
 from ..checkpoints.torchao_weights import rounds_activations
 from ..checkpoints.weight_loading import find_nonfinite_weights
 from ..core.contract import Array, Feed, Outputs
@@ -39,7 +40,7 @@ from .recorded_run import check_checkpoint_trust
 from .run_progress import Progress
 from .run_reference import check_finite, check_stateless, note_nonfinite_weights, run_reference
 from .runtime_reference import identify_artifact, load_model
-from .size_probe import choose_mask_sense, describe_unverified_dims
+from .size_probe import choose_mask_sense, describe_unverified_dims, widen_input
 from .stated_inputs import check_input_specs, describe_static_dims, settle_signature, warn_of_values
 from .stored_use import StoredUse
 from .token_reference import TokenReference
@@ -175,6 +176,7 @@ def open_reference(  # noqa: PLR0913 - inputs of the eager reference
         signature: the signature of a manifest, used unchanged instead of a settled one.
         wanted: selects feeds to run eager on; if given, no fingerprint is computed.
     """
+    check_text_exists(judging.text)
     stamp = make_change_guard(checkpoint)
     with progress.step("load model", log="checkpoint") as clock:
         loaded = load_model(checkpoint, trust=source.trust)
@@ -251,7 +253,7 @@ def _run_on_chosen(  # noqa: PLR0913, PLR0917 - inputs of the search and its cal
                     values=values,
                 )
             if settled is not signature:
-                progress.note(describe_unverified_dims(settled))
+                progress.note(describe_unverified_dims(settled, widen_input(settled, loaded)))
         settled = choose_and_report_values(loaded, settled, judging, samples, progress)
         try:
             return run_on(settled)

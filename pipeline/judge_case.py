@@ -98,20 +98,23 @@ class _RenamingRunner(RunnerBase):
 
     def run(self, feed: Feed) -> Outputs:
         """Run one feed."""
-        given = {
-            theirs: feed[ours]
-            for theirs, ours in zip(self._runner.inputs, self.inputs, strict=True)
-            if ours in feed
-        }
+        pairs = _pair_names(self._runner.inputs, self.inputs)
+        given = {theirs: feed[ours] for theirs, ours in pairs.items() if ours in feed}
         outputs = self._runner.run(given)
         if not self._names:
             return outputs
-        found = dict(zip(self._names, outputs.values(), strict=True))
+        names = _pair_names(tuple(outputs), self._names)
+        found = {names[theirs]: array for theirs, array in outputs.items()}
         return {name: found[name] for name in sorted(found, key=self._order.index)}
 
     def close(self) -> None:
         """Close the file's own runner."""
         self._opened.close()
+
+
+def _pair_names(theirs: Sequence[str], ours: Sequence[str]) -> dict[str, str]:
+    """Pair names: the same with each other, as a runner's order may not be the file's."""
+    return dict(zip(theirs, theirs if {*theirs} == {*ours} else ours, strict=True))
 
 
 def match_outputs(candidate: Candidate, signature: Signature, progress: Progress) -> Candidate:
@@ -152,6 +155,8 @@ def pair_ends(candidate: Candidate, eager: EagerReference) -> tuple[Candidate, t
     inputs = [(spec.name, spec.dtype, len(spec.dims)) for spec in eager.signature.inputs]
     outputs = [(name, array.dtype.name, array.ndim) for name, array in one.outputs.items()]
     files = candidate.name, eager.checkpoint.title
+    if files[0] == files[1]:
+        files = str(candidate.path), str(eager.checkpoint.path)
     paired = {
         "inputs": _pair_tensors("input", found.inputs, inputs, files),
         "outputs": _pair_tensors("output", found.outputs, outputs, files),

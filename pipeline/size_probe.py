@@ -236,40 +236,52 @@ def _accepts_open_masks(
     return not any(np.isnan(one).any() for one in outputs.values() if one.dtype.kind in "fc")
 
 
-_TIMES_AS_LARGE = 10  # times the largest size that was tried, as an example for the user
+_TIMES_AS_LARGE = (10, 4, 2)  # of the largest size that was tried, as an example for the user
 
 
-def describe_unverified_dims(signature: Signature) -> str:
+def describe_unverified_dims(signature: Signature, wider: InputSpec | None) -> str:
     """Describe the dims that modelc chose, what is not verified, and how to state it.
 
     As in `dims: samples 201..896 (chosen; ...)`. The example names a dim that ends where the search
-    ended; a dim that ends earlier, where eager does, needs none.
+    ended, and a size at which eager runs; a dim that ends earlier, where eager does, needs none.
     """
     dims = Domain(inputs=signature.inputs).describe_chosen()
-    wider = _widen_input(signature)
     if wider is None:
         return f"dims: {dims} (chosen; state others with --input)"
     return f"dims: {dims} (chosen; larger are not verified, state them: --input '{wider}')"
 
 
-def _widen_input(signature: Signature) -> InputSpec | None:
-    """Return the first input with a dim that ends with the search, ten times as large."""
+def widen_input(signature: Signature, loaded: LoadedModule) -> InputSpec | None:
+    """Return the first input with a dim that ends with the search, and is larger in eager."""
     batch = find_batch_dim(signature)
-    for spec in signature.inputs:
-        for dim in spec.dims:
-            if (
-                dim.chosen
-                and dim.relation is None
-                and dim.high == SIZE_FACTOR * dim.opt
-                and dim != batch
-            ):
-                return replace(spec, dims=tuple(_format_dim(one, dim) for one in spec.dims))
+    found = [
+        (spec, dim)
+        for spec in signature.inputs
+        for dim in spec.dims
+        if dim.chosen and dim.relation is None and dim.high == SIZE_FACTOR * dim.opt
+        if dim != batch
+    ]
+    if not found:
+        return None
+    eager = open_eager(loaded, signature)
+    before, probe = eager.before(), SizeProbe(eager, signature, 0, None)
+    most = {name: dim.high for name, dim in signature.free_dims.items()}
+    if batch is not None:
+        most[batch.name or ""] = max(batch.low, 1)
+    try:
+        for times, (spec, dim) in itertools.product(_TIMES_AS_LARGE, found):
+            sizes = {**most, dim.name or "": times * dim.high}
+            if signature.count_elements(sizes) > MAX_ELEMENTS or probe.accepts(sizes):
+                dims = tuple(_format_dim(one, dim, times) for one in spec.dims)
+                return replace(spec, dims=dims)
+    finally:
+        before.restore()  # discard state that forward kept from these feeds
     return None
 
 
-def _format_dim(dim: Dim, widened: Dim) -> Dim:
+def _format_dim(dim: Dim, widened: Dim, times: int) -> Dim:
     """Give the widened dim its new end; reduce other chosen dims to their names."""
     if dim != widened:
         return replace(dim, bounded=not dim.chosen)
-    high = _TIMES_AS_LARGE * dim.high
+    high = times * dim.high
     return Dim(name=dim.name, low=dim.low, opt=default_opt(dim.low, high), high=high)

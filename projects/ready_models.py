@@ -170,9 +170,12 @@ class StepCount:
         return count
 
     def end(self, model: str) -> None:
-        """Count all steps of a model that has ended, also those that it did not come to."""
+        """Count the last step of a model that has ended, and drop those that it did not come to."""
         with self._lock:
-            self._done |= {(model, step) for step in self._left[model]}
+            last, left = self._entered.get(model), self._left[model]
+            if last in left:
+                self._done.add((model, str(last)))
+            self._total -= sum((model, step) not in self._done for step in left)
             self._report()
 
     def _enter(self, model: str, step: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ..core.findings import Histogram, Layer, Localisation, TradeOff
@@ -188,6 +189,7 @@ def files_section(rows: Sequence[ResultRow]) -> Markup | None:
 
 
 _LAYERS_SHOWN = 20  # the others are folded
+_INSTALLED = re.compile(r".*/(site|dist)-packages/")  # a folder that a reader does not need
 
 
 def layers_section(manifest: Manifest) -> Markup | None:
@@ -226,7 +228,7 @@ def _guilty_layer_part(found: Localisation, layer: Layer | None) -> Markup:
         return tag("p", "No layer is wrong by itself: ", why, class_="reason")
     place = ["", f" ({layer.kind})"] if layer else []
     if layer and layer.file:
-        place += [" at ", code_tag(f"{layer.file}:{layer.line}")]
+        place += [" at ", code_tag(_source_text(layer))]
     cause = [": ", found.cause] if found.cause else []
     return tag(
         "p",
@@ -238,12 +240,22 @@ def _guilty_layer_part(found: Localisation, layer: Layer | None) -> Markup:
     )
 
 
+def _source_text(layer: Layer) -> str:
+    return f"{_INSTALLED.sub('', layer.file)}:{layer.line}"
+
+
+def _module_tag(module: str, guilty: str) -> Markup:
+    if not module:
+        return tag("i", "the model itself")
+    return tag("b", code_tag(module)) if module == guilty else code_tag(module)
+
+
 def _layer_table(artifact: str, found: tuple[Layer, ...], guilty: str) -> Markup:
     rows = [
         (
-            tag("b", code_tag(one.module)) if one.module == guilty else code_tag(one.module),
+            _module_tag(one.module, guilty),
             one.kind,
-            code_tag(f"{one.file}:{one.line}") if one.file else "",
+            code_tag(_source_text(one)) if one.file else "",
             f"{one.node} {one.operator}".strip(),
             _error_text(one.local),
             _error_text(one.before),

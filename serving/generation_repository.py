@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..core.dims import Dim, default_opt
 from ..core.errors import (
     CheckpointError,
     ErrorCode,
@@ -203,8 +204,23 @@ def _note_texts(folder: Path, settings: GenerationSettings, model: ServedModel) 
     if longest < (settings.positions or 0):
         yield (
             f"the verdict covers texts of {longest} tokens, the model has {settings.positions} "
-            "positions: state a longer past when you export"
+            f"positions: {_advise_longer(model.signature, settings.positions or 0)}"
         )
+
+
+def _advise_longer(signature: Signature, positions: int) -> str:
+    """Return how to state a longer past; with an example where prompts leave room for one."""
+    loop = find_cached_loop(signature)
+    specs = {spec.name: spec for spec in signature.inputs}
+    if loop is not None:
+        spec = specs[loop.cache[0].past]
+        rows, heads, past, size = spec.dims
+        high = positions - specs[loop.ids].dims[1].high
+        if high > past.high:
+            longer = Dim(name=past.name, low=past.low, opt=default_opt(past.low, high), high=high)
+            wider = replace(spec, dims=(rows, heads, longer, size))
+            return f"state a longer past when you export, as --input '{wider}'"
+    return "state a longer past and a shorter prompt when you export"
 
 
 def check_onnx(reader: RepositoryReader) -> tuple[str, ...]:

@@ -141,6 +141,8 @@ def pick_artifacts(
         verdict = manifest.verdict_of(artifact.name)
         passed = verdict is not None and verdict.passed and not artifact.rejected
         why = _describe_left_out(artifact, choice, targets, passed=passed or allowed)
+        if why is not None and artifact.target not in targets and picked:
+            why = replace(why, hint="")  # what the kind takes is there
         if why is None and not allowed:
             why = _describe_apart(artifact, source)
         if why is None and (reason := decline(artifact, manifest.signature_of(artifact)))[0]:
@@ -176,7 +178,7 @@ def _describe_left_out(
         reason = "it is a step towards an engine"
         hint = f"pack it nevertheless: --artifact {artifact.step}"
     elif artifact.target not in targets:
-        reason = f"it reads no {artifact.target}"
+        reason = f"the repository takes {' and '.join(targets)}, not {artifact.target}"
         hint = f"export another format: --to {targets[0]}"
     else:
         return None

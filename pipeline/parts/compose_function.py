@@ -173,7 +173,7 @@ class ComposeFunction:
             raise self.error(
                 f"raised {type(error).__name__}{locate_user_code(error)} on feed "
                 f"{describe_named_feed(feed)}: {first_line(error)}",
-                "it gets the parts by name, and its inputs as numpy arrays by name",
+                "it gets the parts by name, as parts['NAME'](array), and numpy arrays as inputs",
             ) from error
         return self._read_outputs(found)
 

@@ -10,9 +10,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from modelc.converters.registry import target_named
+from modelc.converters.runner_base import RunnerBase
+from modelc.core.contract import Feed, Outputs
 from modelc.core.errors import CheckpointError, ErrorCode, ModelcError, UsageError
 from modelc.core.kinds import Precision, ReasonCode
+from modelc.core.signature import Signature
 from modelc.core.verdict import Verdict
+from modelc.pipeline.judge_case import Candidate
 from modelc.pipeline.make_order import build_order, make_order
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.recorded_run import Moved
@@ -195,6 +200,43 @@ def test_one_altered_element_is_rejected_by_name(text: Path) -> None:
 def test_swapped_inputs_are_rejected(tmp_path: Path) -> None:
     reference = _save(tmp_path / "a.onnx", make_difference())
     assert not judge(_save(tmp_path / "b.onnx", make_difference("b", "a")), reference).passed
+
+
+class _OtherOrder(RunnerBase):
+    """Takes the file's names in another order, as a model with states does; gives them back."""
+
+    inputs = ("past.key", "past.value")
+
+    def run(self, feed: Feed) -> Outputs:
+        return {"present.key": feed["past.key"], "present.value": feed["past.value"]}
+
+
+@pytest.mark.parametrize("ends", ["inputs", "outputs"])
+def test_equal_names_pair_by_name_in_any_order(ends: str) -> None:
+    order = {"inputs": 1, "outputs": 1, ends: -1}
+    inputs = ("past.key", "past.value")[:: order["inputs"]]
+    outputs = ("present.key", "present.value")[:: order["outputs"]]
+    target = target_named("openvino")
+    candidate = Candidate(
+        name="m", target=target, precision=Precision.FP32, path=Path("m.xml"),
+        inputs=inputs, outputs=outputs,
+    )  # fmt: skip
+    runner = candidate.rename(_OtherOrder(), Signature(inputs=(), outputs=outputs))
+    found = runner.run({"past.key": np.zeros(1), "past.value": np.ones(1)})
+    assert {name: one.item() for name, one in found.items()} == {
+        "present.key": 0.0, "present.value": 1.0,
+    }  # fmt: skip
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    one, other = (tmp_path / folder / "model.onnx" for folder in ("a", "b"))
+    _save(one, make_text(("ids", "attention", "gain")))
+    with pytest.raises(UsageError) as raised:
+        judge(one, _save(other, make_text()))
+    assert str(one) in raised.value.message
+    assert str(other) in raised.value.message
 
 
 def test_other_names_pair_by_position_with_a_note(text: Path) -> None:

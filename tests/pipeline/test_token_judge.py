@@ -14,13 +14,16 @@ import pytest
 from modelc.checkpoints.token_text import read_token_rows
 from modelc.core.contract import Feed, Outputs
 from modelc.core.errors import ErrorCode, UsageError
+from modelc.core.events import Event, Finished
 from modelc.core.findings import SkippedCheck, WorstFeed
 from modelc.core.generation import TokenReport, WayKind
 from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import FeedPlan
 from modelc.core.signature import Signature
 from modelc.core.verdict import State
-from modelc.pipeline.order import Judging
+from modelc.pipeline.eager_reference import open_reference, read_checkpoint
+from modelc.pipeline.order import Judging, Source
+from modelc.pipeline.run_progress import Progress
 from modelc.pipeline.token_judge import check_tokens
 from modelc.pipeline.token_reference import find_token_reference, plan_tokens
 from modelc.pipeline.worst_feed import read_feed
@@ -261,3 +264,14 @@ def test_a_text_that_is_none_is_an_error(
         np.save(tmp_path / name, array, allow_pickle=True)
     with pytest.raises(UsageError, check=has_code(code)):
         read_token_rows(tmp_path / name, tmp_path, 9)
+
+
+def test_a_text_that_is_not_there_is_an_error_before_the_model_is_loaded(
+    gate_source: Source, tmp_path: Path
+) -> None:
+    told = list[Event]()
+    progress = Progress(tell=told.append, logs=tmp_path)
+    judging = Judging(text=tmp_path / "none.txt")
+    with pytest.raises(UsageError, check=has_code(ErrorCode.NOT_FOUND)):
+        open_reference(gate_source, read_checkpoint(gate_source, progress), judging, progress)
+    assert [one.step for one in told if isinstance(one, Finished)] == ["read checkpoint"]

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from modelc.core.domain import Domain
 from modelc.core.signature import ValueRange
 from modelc.pipeline.domain_search import choose_dims
-from modelc.pipeline.size_probe import describe_unverified_dims
+from modelc.pipeline.size_probe import describe_unverified_dims, widen_input
 from modelc.reports.result_rows import describe_narrowed_values
 
-from ..open_models import open_module, signature_of
+from ..open_models import load, open_module, signature_of
 
 WIDE = ValueRange(low=-(2**40), high=2**40, chosen=True, usual=(0, 1))
 
@@ -40,7 +40,9 @@ class Positions(nn.Module):
 
 
 def chosen(net: nn.Module, text: str) -> str:
-    return describe_unverified_dims(choose_dims(*open_module(net, text)))
+    eager, signature = open_module(net, text)
+    found = choose_dims(eager, signature)
+    return describe_unverified_dims(found, widen_input(found, load(net)))
 
 
 def test_the_example_states_larger_sizes_where_the_search_ended() -> None:
@@ -55,6 +57,31 @@ def test_no_example_is_given_where_eager_rejects_larger_sizes() -> None:
     line = chosen(Positions(), "x:float32[batch,seq]")
     assert line.startswith("dims: batch 1..8, seq 1..100 (chosen;")
     assert "'" not in line
+
+
+class Joined(nn.Module):
+    """Two texts that share 120 positions, as a past and a prompt do."""
+
+    def __init__(self, positions: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(positions))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x.sum() + y.sum() + self.table[torch.arange(x.shape[1] + y.shape[1])].sum()
+
+
+@pytest.mark.parametrize(("positions", "most"), [(40, 0), (50, 32), (100, 64), (10_000, 160)])
+def test_the_example_is_a_size_at_which_eager_runs(positions: int, most: int) -> None:
+    net = Joined(positions)
+    signature = signature_of("x:float32[batch=1..4,n=1..4..16]", "y:float32[batch=1..4,m=1..4..16]")
+    inputs = tuple(
+        replace(one, dims=(one.dims[0], replace(one.dims[1], bounded=False, chosen=True)))
+        for one in signature.inputs
+    )
+    found = replace(signature, inputs=inputs)
+    line = describe_unverified_dims(found, widen_input(found, load(net)))
+    assert ("--input 'x" in line) == bool(most)
+    assert not most or line.endswith(f"--input 'x:float32[batch=1..4,n=1..{most}]')"), line
 
 
 @pytest.mark.parametrize(

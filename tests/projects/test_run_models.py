@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from modelc.core.children.messages import ChildBugError
 from modelc.core.errors import UsageError
-from modelc.core.events import Advanced, Event, Finished, Started, ignore_events
+from modelc.core.events import Advanced, Entered, Event, Finished, Started, ignore_events
 from modelc.core.manifest import Manifest
 from modelc.pipeline.cache.file_digests import FileDigests
 from modelc.pipeline.cache.reuse import ReuseSources
@@ -21,7 +23,7 @@ from modelc.pipeline.isolation import supervisor
 from modelc.pipeline.order import Order, Source
 from modelc.projects.model_orders import plan_project
 from modelc.projects.project_records import ModelOutcome, combine_exit_codes
-from modelc.projects.ready_models import ALL_STEPS
+from modelc.projects.ready_models import ALL_STEPS, ReadyModel, StepCount
 from modelc.projects.run_models import ProjectLimits, run_models
 from modelc.projects.run_record import make_record
 
@@ -220,6 +222,23 @@ def test_an_interrupt_while_two_run_leaves_no_work_and_the_next_run_goes_on(plac
     left = {path.name for path in place.folder.rglob("*") if path.name.startswith(".")}
     assert not left
     assert [one.exit_code for one in place.run().values()] == [0, 0]
+
+
+def test_steps_that_a_failed_model_did_not_come_to_are_no_pace() -> None:
+    ready = [
+        cast("ReadyModel", SimpleNamespace(model=SimpleNamespace(name=name), steps_left=steps))
+        for name, steps in (("fails", ("onnx", "openvino")), ("works", ("onnx",)))
+    ]
+    events = list[Event]()
+    count = StepCount(ready, events.append)
+    count.end("fails")
+    count.of("works", ignore_events)(Entered(artifact="onnx"))
+    count.end("works")
+    assert events == [
+        Started(step=ALL_STEPS),
+        Advanced(step=ALL_STEPS, done=0, total=1),
+        Advanced(step=ALL_STEPS, done=1, total=1),
+    ]
 
 
 def test_the_run_counts_the_steps_of_all_models(place: Place) -> None:

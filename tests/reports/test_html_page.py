@@ -279,3 +279,13 @@ def test_a_layer_without_a_source_line_names_none(records: ModuleType) -> None:
     page = render_html(replace(manifest, localisations=(replace(found, layers=layers), *others)))
     assert ":0<" not in page
     assert found.guilty in page
+
+
+def test_the_folder_of_installed_packages_is_left_out_of_places(records: ModuleType) -> None:
+    manifest = records.full()
+    (found, *others) = manifest.localisations
+    file = "/opt/venv/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py"
+    layers = (replace(found.layers[0], file=file, line=7),)
+    page = render_html(replace(manifest, localisations=(replace(found, layers=layers), *others)))
+    assert "<code>transformers/models/llama/modeling_llama.py:7<" in page
+    assert "site-packages" not in page

@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from modelc.core.errors import CheckpointError, ErrorCode, MissingError, UsageError
+from modelc.core.grammar import parse_input
 from modelc.core.verdict import State
+from modelc.pipeline.manifest_file import read_manifest
 from modelc.pipeline.order import Order, Source, Wanted
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_external import validate_external
 from modelc.runtimes.generation_files import GENAI_CONFIG
 from modelc.runtimes.installed_runtime import install_runtime
+from modelc.serving.generation_repository import _advise_longer
 from modelc.serving.pack_models import check_repository
 from modelc.serving.repository_kinds import ORT_GENAI, OV_GENAI, TRITON, kind_of
 from modelc.serving.repository_records import PackReport
@@ -93,6 +96,28 @@ def test_a_pack_has_what_its_runtime_reads(places: dict[str, Path]) -> None:
     assert openvino >= {"openvino_model.xml", "openvino_model.bin", "modelc.json", *texts}
     config = json.loads((places[ORT_GENAI.name] / GENAI_CONFIG).read_text())
     assert (config["model"]["eos_token_id"], config["model"]["vocab_size"]) == (2, 64)
+
+
+@pytest.mark.parametrize(("positions", "past"), [(512, "past=0..384"), (256, "")])
+def test_a_longer_past_is_named_where_prompts_leave_room(
+    llama: Path, positions: int, past: str
+) -> None:
+    signature = read_manifest(llama).signature
+    assert signature is not None
+    advice = _advise_longer(signature, positions)
+    assert ("--input '" in advice) == bool(past)
+    if past:
+        spec = parse_input(advice.partition("'")[2].rstrip("'"))
+        assert spec.name == "past_key_values.0.key"
+        assert past in advice
+
+
+def test_no_other_format_is_advised_where_the_right_one_is_packed(
+    llama: Path, pack: Pack, tmp_path: Path
+) -> None:
+    report = pack(llama, tmp_path / "both", kind=ORT_GENAI)
+    (left,) = report.left_out
+    assert (left.artifact, left.hint) == ("openvino", "")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
