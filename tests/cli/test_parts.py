@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ import modelc
 from modelc.cli import app
 from modelc.core.errors import ErrorCode, RunnerError, UsageError
 from modelc.core.part_records import PARTS_FILE, PartsManifest
-from modelc.pipeline.manifest_file import read_manifest
-from modelc.pipeline.parts.parts_file import read_parts
+from modelc.pipeline.manifest_file import read_manifest, write_manifest
+from modelc.pipeline.parts.parts_file import list_built, read_parts
 
 from ..nets import composed_nets
 from ..reasons import has_code
@@ -284,8 +285,29 @@ def test_commands_on_one_artifact_name_those_of_the_parts(affine: Path, door: Do
     error = error_of(door("inspect", out, "--json"))
     assert error["code"] == ErrorCode.NOT_AN_ARTIFACT
     assert f"modelc inspect {out / 'first' / 'model.torchscript.pt'}" in error["hint"]
-    error = error_of(door("finish", out, "--json"))
-    assert f"{out / 'first'} or {out / 'second'}" in error["hint"]
+
+
+def test_what_another_host_built_in_all_parts_is_judged_too(copied: Path) -> None:
+    whole = read_parts(copied)
+    for part in whole.parts:
+        assert list_built(whole, copied) == ("torchscript",)
+        manifest = read_manifest(copied / part.name)
+        assert manifest is not None
+        engine = replace(manifest.artifacts[0], name="tensorrt", target="tensorrt")
+        write_manifest(
+            replace(manifest, artifacts=(*manifest.artifacts, engine)), copied / part.name
+        )
+    assert list_built(whole, copied) == ("torchscript", "tensorrt")
+
+
+def test_finish_of_parts_without_pending_steps_checks_their_digests(
+    copied: Path, door: Door
+) -> None:
+    before = (copied / PARTS_FILE).read_bytes()
+    assert door("finish", copied, "-q").returncode == 0
+    assert (copied / PARTS_FILE).read_bytes() == before
+    (copied / "first" / "model.torchscript.pt").write_bytes(b"other")
+    assert door("finish", copied, "-q").returncode == 1
 
 
 @pytest.mark.parametrize(

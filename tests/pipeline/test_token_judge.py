@@ -13,16 +13,16 @@ import pytest
 
 from modelc.checkpoints.token_text import read_token_rows
 from modelc.core.contract import Feed, Outputs
-from modelc.core.errors import ErrorCode, UsageError
+from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.core.findings import SkippedCheck, WorstFeed
-from modelc.core.generation import TokenReport, WayKind
+from modelc.core.generation import TokenPlan, TokenReport, WayKind
 from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import FeedPlan
 from modelc.core.signature import Signature
 from modelc.core.verdict import State
 from modelc.pipeline.order import Judging
 from modelc.pipeline.token_judge import check_tokens
-from modelc.pipeline.token_reference import find_token_reference, plan_tokens
+from modelc.pipeline.token_reference import TokenReference, find_token_reference, plan_tokens
 from modelc.pipeline.worst_feed import read_feed
 from modelc.validators.ruling import Ruling
 from modelc.validators.tolerance import TOLERANCES
@@ -204,8 +204,31 @@ def test_the_same_sequences_are_drawn_again_and_recorded_ones_are_used() -> None
     other = replace(first, sequences=("1 2 3 4", "4 3 2 1"))
     eager.feeds = replace(eager.feeds, tokens=other)
     found = find_token_reference(eager, Judging(), progress)  # type: ignore[arg-type]
-    assert found is not None
+    assert isinstance(found, TokenReference)
     assert found.text[0].rows.ids.tolist() == [[1, 2, 3, 4], [4, 3, 2, 1]]
+
+
+@pytest.mark.parametrize("tokens", [None, TokenPlan(sequences=("1 2 3", "3 2 1"))])
+def test_the_verdict_says_why_tokens_are_not_judged(tokens: TokenPlan | None) -> None:
+    runs = []
+
+    def fail(feed: Feed) -> Outputs:
+        runs.append(feed)
+        raise CheckpointError("eager rejects it", hint="")
+
+    eager = make_eager(fail)
+    eager.feeds = replace(eager.feeds, tokens=tokens)
+    for _ in range(2):
+        ruling = judge_tokens(decode, eager)
+        assert ruling.tokens is None
+        assert any("eager rejects it" in note for note in ruling.notes)
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("sequences", [(), ("",), ("1 x",), ("1 -2",), ("9" * 20,)])
+def test_recorded_sequences_that_are_none_are_an_error(sequences: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"ids|int\(\)"):
+        TokenPlan(sequences=sequences)
 
 
 def test_stored_references_skip_the_tokens() -> None:
