@@ -55,11 +55,12 @@ def save_model(
         "the ONNX writer",
         lambda: onnx_ir.save(model, path, external_data=external, max_shard_size_bytes=most),
     )
-    if most is not None:
-        return ((path.name, "model"), *((one.name, "data") for one in list_model_files(path)[1:]))
-    if external is not None and path.with_name(external).exists():
-        return ((path.name, "model"), (external, "data"))
-    return ((path.name, "model"),)
+    return name_files(path) if external is not None else ((path.name, "model"),)
+
+
+def name_files(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return the file names of a model with their roles, model first."""
+    return ((path.name, "model"), *((one.name, "data") for one in list_model_files(path)[1:]))
 
 
 def check_model(path: Path) -> None:

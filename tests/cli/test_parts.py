@@ -495,7 +495,13 @@ def _check_held_out(out: Path, samples: Any, door: Door) -> None:
         assert any(np.array_equal(found[0], row) for row in samples)
     door("validate", out, "-q", "--no-isolate")
     assert read_parts(out).verdicts[0].feeds == verdict.feeds
+    assert door("verify", out).returncode == 0
+    sample = out / "calibration" / "whole" / min(whole.held_out)
+    sample.write_bytes(b"other")
+    assert f"{sample.name} is not the sample" in door("verify", out).stdout
     shutil.rmtree(out / "calibration" / "whole")
+    ran = door("verify", out)
+    assert (ran.returncode, "is not here" in ran.stdout) == (0, True)
     door("validate", out, "-q", "--no-isolate")
     assert "opt" in read_parts(out).verdicts[0].feeds
 

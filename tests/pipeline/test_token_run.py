@@ -160,3 +160,23 @@ def test_a_fault_in_the_loop_is_rejected(exported: tuple[Path, Any], plant: Any)
     assert ReasonCode.OUTPUT_DIFFERS in {one.code for one in verdict.reasons}
     if verdict.tokens is not None:  # not measured after a fault of form
         assert ReasonCode.LOOP_DIFFERS in {one.code for one in verdict.reasons}
+
+
+def test_tokens_are_judged_beside_a_file_with_outputs_in_another_order(
+    exported: tuple[Path, Any], tmp_path: Path
+) -> None:
+    import onnx
+
+    file = exported[0] / "out" / "model.onnx"
+    model = onnx.load(file)
+    turned = [*model.graph.output][::-1]
+    del model.graph.output[:]
+    model.graph.output.extend(turned)
+    onnx.save(model, tmp_path / "turned.onnx")
+    source = Source(checkpoint=file)
+
+    verdict = validate_file(tmp_path / "turned.onnx", source, judging=Judging(sensitivity=0))
+
+    assert verdict.passed, verdict.reason
+    assert verdict.tokens is not None
+    assert {way.kind for way in verdict.tokens.ways} >= {WayKind.TEXT, WayKind.PADDED}
