@@ -107,7 +107,7 @@ def test_the_greedy_tokens_are_those_of_generate(exported: tuple[Path, Any]) -> 
     from modelc.pipeline.recorded_run import Moved
     from modelc.pipeline.reopen import find_recorded_run
     from modelc.pipeline.run_progress import Progress, temporary_logs
-    from modelc.pipeline.token_reference import find_token_reference
+    from modelc.pipeline.token_reference import TokenReference, find_token_reference
 
     folder, model = exported
     with temporary_logs() as logs:
@@ -115,7 +115,7 @@ def test_the_greedy_tokens_are_those_of_generate(exported: tuple[Path, Any]) -> 
         opened = find_recorded_run(manifest_of(folder), folder / "out", Moved(), None)
         eager = opened.open_eager(opened.read_checkpoint(progress), progress)
         reference = find_token_reference(eager, Judging(), progress)
-    assert reference is not None
+    assert isinstance(reference, TokenReference)
     rows = reference.cases[WayKind.PADDED].rows
     assert not rows.mask.all()
     start = reference.prompt
