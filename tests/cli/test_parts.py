@@ -269,6 +269,11 @@ def test_a_report_shows_parts_and_whole(copied: Path, door: Door) -> None:
         assert name in text
         assert name in (copied / "report.html").read_text(encoding="utf-8")
     assert "--part first=first --part second=second --compose" in text
+    record = json.loads((copied / PARTS_FILE).read_text(encoding="utf-8"))
+    del record["verdicts"]
+    (copied / PARTS_FILE).write_text(json.dumps(record), encoding="utf-8")
+    assert door("report", copied, "--report", "md").returncode == 0
+    assert "Not yet: " in (copied / "report.md").read_text(encoding="utf-8")
 
 
 def test_a_dry_run_shows_the_steps_of_each_part(affine: Path, tmp_path: Path, door: Door) -> None:

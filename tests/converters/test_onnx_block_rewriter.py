@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from modelc.checkpoints.torchao_weights import _MATRICES
 from modelc.converters import onnx_files
 from modelc.converters.onnx_block_rewriter import keep_integers, pack_integers
+from modelc.converters.onnx_blocks import read_integer_weights
 from modelc.core.weights import QuantizedMatrix
 
 ROWS = 24
@@ -152,3 +153,20 @@ def test_openvino_reads_the_same_weights_with_one_block_in_a_row_and_with_two(
     (found,) = read_integer_weights(path.with_suffix(".xml"))
 
     assert np.allclose(found.read_all().values, matrix.dequantize(), atol=1e-6)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_blocks_of_other_rows_than_neighbours_are_not_read(tmp_path: Path, ordered: bool) -> None:
+    """An input with the block of each row (act-order) gives other weights than those in a row."""
+    matrix, module, path = make_matrix(64, 32, 4), torch.nn.Linear(64, ROWS), tmp_path / "m.onnx"
+    setattr(module, _MATRICES, {"weight": matrix})
+    write_product(path, matrix.dequantize())
+    keep_integers(path, module, tmp_path)
+    model = onnx.load(path)
+    if ordered:
+        order = numpy_helper.from_array(np.arange(64, dtype=np.int32) % 2, "order")
+        model.graph.initializer.append(order)
+        model.graph.node[0].input.append("order")
+    onnx.save(model, path)
+
+    assert len(list(read_integer_weights(path))) == (not ordered)
