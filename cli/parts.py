@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -206,6 +207,10 @@ def show_parts(
             _show_failure(console, part.name, error.message, error.hint)
         console.print()
     _show_whole(console, whole, out)
+    if any(one.pending for one in manifests.values()):
+        command = f"modelc finish {quote(str(out))}"
+        text = "finish all parts on a GPU host that has the checkpoint"
+        print_line(console, f"{text}: [bold]{escape(command)}[/]")
 
 
 def _show_failure(console: Console, name: str, message: str, hint: str) -> None:

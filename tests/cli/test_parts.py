@@ -16,9 +16,14 @@ import torch
 import modelc
 from modelc.cli import app
 from modelc.core.errors import ErrorCode, RunnerError, UsageError
+from modelc.core.events import ignore_events
+from modelc.core.manifest import Manifest
 from modelc.core.part_records import PARTS_FILE, PartsManifest
 from modelc.pipeline.manifest_file import read_manifest, write_manifest
+from modelc.pipeline.parts import export_parts
 from modelc.pipeline.parts.parts_file import list_built, read_parts
+from modelc.pipeline.parts.run_parts import PartsRequest
+from modelc.pipeline.recorded_run import FinishRequest
 
 from ..nets import composed_nets
 from ..reasons import has_code
@@ -292,17 +297,32 @@ def test_commands_on_one_artifact_name_those_of_the_parts(affine: Path, door: Do
     assert f"modelc inspect {out / 'first' / 'model.torchscript.pt'}" in error["hint"]
 
 
-def test_what_another_host_built_in_all_parts_is_judged_too(copied: Path) -> None:
-    whole = read_parts(copied)
-    for part in whole.parts:
-        assert list_built(whole, copied) == ("torchscript",)
-        manifest = read_manifest(copied / part.name)
+def test_finish_of_parts_judges_what_all_of_them_have_since(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[tuple[str, ...]] = []
+
+    def finish(request: FinishRequest, *_: object) -> Manifest:
+        assert list_built(read_parts(copied), copied) == ("torchscript",)
+        manifest = read_manifest(request.out)
         assert manifest is not None
         engine = replace(manifest.artifacts[0], name="tensorrt", target="tensorrt")
-        write_manifest(
-            replace(manifest, artifacts=(*manifest.artifacts, engine)), copied / part.name
-        )
-    assert list_built(whole, copied) == ("torchscript", "tensorrt")
+        done = replace(manifest, artifacts=(*manifest.artifacts, engine))
+        write_manifest(done, request.out)
+        return done
+
+    def judge(request: PartsRequest, names: tuple[str, ...], *_: object) -> PartsManifest:
+        judged.append(names)
+        return read_parts(request.out)
+
+    monkeypatch.setattr(export_parts, "run_request", finish)
+    monkeypatch.setattr(export_parts, "judge_whole", judge)
+    request = PartsRequest.of_record(copied)
+    _, manifests = export_parts.finish_parts(
+        request, lambda folder: FinishRequest(out=folder), None, ignore_events
+    )
+    assert [*manifests] == ["first", "second"]
+    assert judged == [("torchscript", "tensorrt")]
 
 
 def test_finish_of_parts_without_pending_steps_checks_their_digests(
