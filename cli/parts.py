@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from ..core.children.limits import ProcessLimits
-from ..core.errors import ModelcError, Place
+from ..core.errors import ModelcError
 from ..core.events import Noted
 from ..core.manifest import Manifest
-from ..core.part_records import PARTS_FILE, PartsManifest, PartsPlan
+from ..core.part_records import PARTS_FILE, PartsManifest
 from ..core.verdict import Verdict
 from ..pipeline.call_options import CallOptions
-from ..pipeline.isolation.worker import ApiCall, run_call, run_request
+from ..pipeline.isolation.worker import ApiCall, run_call
 from ..pipeline.make_order import make_judging
 from ..pipeline.manifest_file import encode_json
 from ..pipeline.option_spec import Given, read_record, specs_of
 from ..pipeline.option_table import JudgingOptions
 from ..pipeline.order import Order
-from ..pipeline.parts.export_parts import finish_parts, judge_whole
+from ..pipeline.parts.export_parts import finish_parts, judge_whole, make_parts
 from ..pipeline.parts.joined_manifest import join_parts
 from ..pipeline.parts.parts_file import list_built, part_folder, read_parts
-from ..pipeline.parts.parts_order import PartsOrder, check_limits, list_whole, order_part
+from ..pipeline.parts.parts_order import PartsOrder, check_limits
 from ..pipeline.parts.run_parts import PartsRequest
 from ..pipeline.plan import make_plan
 from ..pipeline.report_files import remove_stale_reports
@@ -76,16 +76,8 @@ def export_parts(order: Order, parts: PartsOrder, call: CallOptions) -> int:
         rows = plan_rows(plan, order, parts)
         show_json(encode_json({"plan": rows})) if call.json else show_plan(rows)
         return 0
-    manifests: dict[str, Manifest] = {}
-    request = parts.request(order, {})
     with _open_call(call, order.out, parts.methods) as on:
-        record = ApiCall(function="record_parts", arguments={"request": request})
-        found = run_call(record, PartsPlan, on.bounds, on.screen)
-        for part in found.parts:
-            manifests[part.name] = _export_part(order_part(order, part), on)
-        pending = {one.step for manifest in manifests.values() for one in manifest.pending}
-        whole = judge_whole(request, list_whole(plan, pending), on.bounds, on.screen)
-    whole = replace(whole, notes=(*whole.notes, *found.all_notes))
+        whole, manifests = make_parts(order, parts, on.bounds, on.screen)
     return _finish(whole, manifests, {}, order.out, call)
 
 
@@ -154,20 +146,6 @@ def _open_call(
         screen = held.enter_context(Screen(quiet=call.quiet))
         trusts = hold_signatures(held, out, key, screen, parts=parts, judges_all=judges_all)
         yield PartsCall(bounds=bounds, screen=screen, trusts=trusts)
-
-
-def _export_part(order: Order, on: PartsCall) -> Manifest:
-    """Convert one part in its own folder.
-
-    Raises:
-        ModelcError: nothing was made; the error names the part.
-    """
-    on.screen(Noted(text=f"part {order.out.name}"))
-    try:
-        return run_request(order, on.bounds, on.screen)
-    except ModelcError as error:
-        place = error.place or Place(key=f"part {order.out.name}")
-        raise error.at(place, hint=error.advice) from error
 
 
 def _finish(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...core.children.limits import ProcessLimits
-from ...core.errors import ErrorCode, UsageError
+from ...core.errors import ErrorCode, ModelcError, Place, UsageError
 from ...core.events import Noted, Tell
 from ...core.manifest import Manifest
 from ...core.part_records import PartsManifest, PartsPlan
@@ -47,15 +47,43 @@ def export_parts(
         ModelcError: the checkpoint, a part or the function cannot be used.
     """
     parts, order = _read_parts(order, *choice)
+    return join_parts(*make_parts(order, parts, bounds, on_event))
+
+
+def make_parts(
+    order: Order, parts: PartsOrder, bounds: ProcessLimits | None, on_event: Tell
+) -> tuple[PartsManifest, dict[str, Manifest]]:
+    """Convert the parts, each judged alone, and judge them end to end.
+
+    Returns:
+        The whole, and the manifest of each part by name.
+
+    Raises:
+        ModelcError: the checkpoint, a part or the function cannot be used.
+    """
     request = parts.request(order, {})
+    plan = plan_parts(request, bounds, on_event)
+    manifests = {}
+    for part in plan.parts:
+        on_event(Noted(text=f"part {part.name}"))
+        try:
+            manifests[part.name] = run_request(order_part(order, part), bounds, on_event)
+        except ModelcError as error:
+            place = error.place or Place(key=f"part {part.name}")
+            raise error.at(place, hint=error.advice) from error
+    names = list_whole(make_plan(order), manifests.values())
+    whole = judge_whole(request, names, bounds, on_event)
+    return replace(whole, notes=(*whole.notes, *plan.all_notes)), manifests
+
+
+def plan_parts(request: PartsRequest, bounds: ProcessLimits | None, on_event: Tell) -> PartsPlan:
+    """Run the user's function on the eager parts, which shows what each is called with.
+
+    Raises:
+        ModelcError: the checkpoint, a part or the function cannot be used.
+    """
     record = ApiCall(function="record_parts", arguments={"request": request})
-    plan = run_call(record, PartsPlan, bounds, on_event)
-    manifests = {
-        part.name: run_request(order_part(order, part), bounds, on_event) for part in plan.parts
-    }
-    pending = {one.step for manifest in manifests.values() for one in manifest.pending}
-    whole = judge_whole(request, list_whole(make_plan(order), pending), bounds, on_event)
-    return join_parts(replace(whole, notes=(*whole.notes, *plan.all_notes)), manifests)
+    return run_call(record, PartsPlan, bounds, on_event)
 
 
 def judge_whole(
