@@ -127,7 +127,7 @@ def plan_tokens(eager: EagerReference, judging: Judging, progress: Progress) -> 
     """
     found = find_token_loop(eager)
     if found is None:
-        _check_no_effect(judging)
+        _check_no_effect(judging, progress)
         return None
     loop, sizes = found
     runner = _make_runner(eager, loop)
@@ -153,13 +153,15 @@ def plan_tokens(eager: EagerReference, judging: Judging, progress: Progress) -> 
     return TokenPlan(sequences=tuple(" ".join(map(str, row)) for row in sampled.ids.tolist()))
 
 
-def _check_no_effect(judging: Judging) -> None:
+def _check_no_effect(judging: Judging, progress: Progress) -> None:
     given = {
         "text": judging.text, "max-kl": judging.max_kl,
         "max-ppl-increase": judging.max_ppl_increase,
     }  # fmt: skip
     for name, value in given.items():
-        if value is not None:
+        if value is not None and name in judging.shared:
+            progress.note(f"{name} has no effect: {_NO_DECODER}")
+        elif value is not None:
             raise UsageError(
                 f"--{name} has no effect: {_NO_DECODER}",
                 hint="leave it out",

@@ -239,6 +239,12 @@ def test_stored_references_skip_the_tokens() -> None:
     assert eager.skipped == [SkippedCheck.TOKENS]
 
 
+def test_an_option_that_models_share_has_no_effect_on_one_that_is_no_decoder() -> None:
+    signature = Signature(inputs=SIGNATURE.inputs[:2], outputs=("pooled",))
+    judging = Judging(max_kl=0.1, shared=frozenset({"max-kl"}))
+    assert plan_tokens(make_eager(decode, signature), judging, Silent()) is None  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("option", ["text", "max_kl", "max_ppl_increase"])
 def test_options_about_tokens_need_a_decoder(option: str) -> None:
     value: Any = {"text": Path("a.npy")}.get(option, 0.1)
