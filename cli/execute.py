@@ -66,7 +66,10 @@ def execute_request(order: AnyRequest, call: CallOptions) -> NoReturn:
 
 
 def exit_code_of(manifest: Manifest, call: CallOptions) -> int:
-    """Return the exit code of a run; with `prepare_only`, 0 if steps are only pending."""
+    """Return the exit code of a run.
+
+    With `prepare_only`, steps that are only pending do not affect it.
+    """
     code = manifest.exit_code
     pending_only = code == MissingError.exit_code and not manifest.failures
     return 0 if call.prepare_only and pending_only else code

@@ -198,7 +198,7 @@ class _OrderMaker:
         timed = any(gate.max_latency_ratio is not None for gate in gates)
         return ModelOrder(
             name=self.model.name,
-            order=replace(order, discards=True, timed=timed, judging=self._judging_of(order)),
+            order=replace(order, discards=True, timed=timed, judging=self._select_judging(order)),
             plan=plan,
             gates=gates,
             left_out=matrix.left_out,
@@ -207,7 +207,7 @@ class _OrderMaker:
             parts=parts,
         )
 
-    def _judging_of(self, order: Order) -> Judging:
+    def _select_judging(self, order: Order) -> Judging:
         """Return how it is judged, with the names of settings that are not of this model alone."""
         shared = frozenset(at[-1] for at, one in self.said.items() if one.shared)
         mine = {one.name for one in specs_of(TokenOptions)}  # in use for decoders alone
