@@ -83,6 +83,9 @@ class PackedLayer:
 
         scales = np.ascontiguousarray(scales, np.float32)
         zeros = np.zeros(scales.shape, np.int8) if zeros is None else zeros
+        if integers.dtype != np.int8 or not np.array_equal(zeros, zeros.astype(np.int8)):
+            found = f"{integers.dtype.name}, zero points {zeros.min()} to {zeros.max()}"
+            raise self.error(f"its integers are {found}, which do not fit 8 bits")
         rows, columns = integers.shape
         shapes = f"{list(integers.shape)}, {list(scales.shape)} and {list(zeros.shape)}"
         if scales.shape != zeros.shape or scales.shape[0] != rows or columns % scales.shape[1]:
@@ -90,7 +93,7 @@ class PackedLayer:
         if not np.isfinite(scales).all():
             raise self.error("a scale is NaN or Inf")
         return QuantizedMatrix(
-            integers=np.ascontiguousarray(integers, np.int8), scales=scales,
+            integers=np.ascontiguousarray(integers), scales=scales,
             zeros=zeros.astype(np.int8), bits=bits, source=self.packing.method,
         )  # fmt: skip
 
@@ -188,8 +191,6 @@ def _unpack_compressed(layer: PackedLayer) -> QuantizedMatrix:
     zeros: Array | None = None
     if "weight_packed" not in layer.tensors:
         integers, bits = layer.read("weight", "i"), 8
-        if integers.dtype.itemsize != 1:
-            raise layer.error(f"its integers are {integers.dtype.name}")
         if "weight_zero_point" in layer.tensors:
             zeros = layer.read("weight_zero_point", "i")
         layer.check_order("weight_g_idx", integers.shape[1], scales.shape[1])

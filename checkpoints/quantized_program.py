@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from ..core.contract import Array
 
 _SPACE = "quantized_decomposed"
-_ROUNDINGS = ("quantize_per_tensor", "quantize_per_channel")
-_RETURNS = ("dequantize_per_tensor", "dequantize_per_channel")
+_QUANTIZE = ("quantize_per_tensor", "quantize_per_channel")
+_DEQUANTIZE = ("dequantize_per_tensor", "dequantize_per_channel")
 _SCALE, _ZERO = 1, 2  # positions of arguments
 
 
 def rounds_in_program(module: torch.nn.Module) -> bool:
     """Return whether it holds a program that rounds activations to integers."""
-    return any(name in _ROUNDINGS for _, _, name in _find_nodes(module))
+    return any(name in _QUANTIZE for _, _, name in _find_nodes(module))
 
 
 def list_program_steps(module: torch.nn.Module) -> Iterator[QuantizationStep]:
@@ -32,16 +32,16 @@ def list_program_steps(module: torch.nn.Module) -> Iterator[QuantizationStep]:
     import numpy as np
 
     for graph, node, name in _find_nodes(module):
-        if name not in (*_ROUNDINGS, *_RETURNS):
+        if name not in (*_QUANTIZE, *_DEQUANTIZE):
             continue
-        scales, zeros = (_read_value(graph, node.args[place]) for place in (_SCALE, _ZERO))
+        scales, zero = _read_value(graph, node.args[_SCALE]), node.args[_ZERO]
         if scales is None:
             continue
-        integers = _read_value(graph, node.args[0]) if name in _RETURNS else None
+        integers = _read_value(graph, node.args[0]) if name in _DEQUANTIZE else None
         yield QuantizationStep(
             place=str(node.name),
             scales=scales.astype(np.float32),
-            zeros=np.zeros(scales.shape, np.int64) if zeros is None else zeros,
+            zeros=np.zeros(1, np.int64) if zero is None else _read_value(graph, zero),
             integers=integers,
         )
 

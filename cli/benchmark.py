@@ -184,9 +184,9 @@ def _export(checkpoint: Path, given: Given, options: BenchmarkOptions, screen: T
     from ..core.grammar import parse_input
     from ..core.signature import merge_inputs
     from ..pipeline.benchmark.benchmark_plan import default_targets, plan_points
+    from ..pipeline.isolation.worker import run_request
     from ..pipeline.make_order import make_order
     from ..pipeline.order import Wanted
-    from .execute import run_order
     from .run_options import cache_folder, process_bounds
     from .streams import set_output_folder
 
@@ -198,7 +198,7 @@ def _export(checkpoint: Path, given: Given, options: BenchmarkOptions, screen: T
         signature = merge_inputs(map(parse_input, order.source.inputs), {})
         plan_points(signature.fix_at_opt(order.source.static), options)
     set_output_folder(order.out)
-    run_order(order, screen, process_bounds(call))
+    run_request(order, process_bounds(call), screen)
     return order.out
 
 

@@ -6,16 +6,15 @@ from typing import NoReturn
 
 import typer
 
-from ..core.children.limits import ProcessLimits
 from ..core.errors import MissingError
-from ..core.events import Tell
 from ..core.manifest import Manifest
 from ..pipeline.call_options import CallOptions
+from ..pipeline.isolation.worker import run_request
 from ..pipeline.manifest_file import encode_json, encode_manifest
 from ..pipeline.order import Order
 from ..pipeline.plan import make_plan
 from ..pipeline.provenance.signing import keep_signature
-from ..pipeline.recorded_run import AnyRequest, FinishRequest
+from ..pipeline.recorded_run import AnyRequest
 from ..pipeline.report_files import remove_stale_reports
 from .console import Screen, show_json
 from .judging_options import parse_formats
@@ -60,31 +59,20 @@ def execute_request(order: AnyRequest, call: CallOptions) -> NoReturn:
         Screen(quiet=call.quiet) as screen,
         keep_signature(order.out, key, screen),
     ):
-        manifest = run_order(order, screen, bounds)
+        manifest = run_request(order, bounds, screen)
     _show_result(manifest, str(order.out), json=call.json)
     report_run(manifest, order.out, reports, json=call.json)
+    raise typer.Exit(exit_code_of(manifest, call))
+
+
+def exit_code_of(manifest: Manifest, call: CallOptions) -> int:
+    """Return the exit code of a run.
+
+    With `prepare_only`, steps that are only pending do not affect it.
+    """
     code = manifest.exit_code
     pending_only = code == MissingError.exit_code and not manifest.failures
-    raise typer.Exit(0 if call.prepare_only and pending_only else code)
-
-
-def run_order(order: AnyRequest, tell: Tell, bounds: ProcessLimits | None) -> Manifest:
-    """Run an order, or what is pending in a folder; with bounds, in a child process.
-
-    Raises:
-        ModelcError: nothing was made.
-    """
-    if bounds is not None:
-        from ..pipeline.isolation.supervisor import run_isolated
-
-        return run_isolated(order, tell, bounds=bounds)
-    if isinstance(order, FinishRequest):
-        from ..pipeline.finish_pending import finish_pending
-
-        return finish_pending(order, tell)
-    from ..pipeline.run_order import run
-
-    return run(order, tell)
+    return 0 if call.prepare_only and pending_only else code
 
 
 def _show_result(manifest: Manifest, out: str, *, json: bool) -> None:

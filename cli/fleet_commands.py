@@ -21,6 +21,7 @@ from .run_options import (
     cache_folder,
     collect_overrides,
     file_move,
+    hold_signatures,
     load_private_key,
 )
 
@@ -115,14 +116,14 @@ def _find_parts(
 def _outcomes_of(record: RunRecord, out: Path) -> tuple[ModelOutcome, ...]:
     """Return what the record says of each model, with the manifests in the folder."""
     from ..core.errors import ModelcError
-    from ..pipeline.manifest_file import read_manifest
+    from ..pipeline.parts.joined_manifest import read_results_of
     from ..projects.project_records import ModelOutcome
 
     return tuple(
         ModelOutcome(
             name=one.name,
             folder=one.folder,
-            manifest=read_manifest(out / one.name),
+            manifest=read_results_of(out / one.name),
             error=ModelcError(one.error, hint=one.hint) if one.error else None,
             breaches=one.breaches,
             seconds=one.seconds,
@@ -198,8 +199,12 @@ def finish(
             hint="modelc finish --all", option="all", code=ErrorCode.NOTHING_TO_DO,
         )  # fmt: skip
     if folder is not None:
+        from ..pipeline.parts.parts_file import has_parts
         from .execute import execute_request
+        from .parts import finish_folder
 
+        if has_parts(folder):
+            raise typer.Exit(finish_folder(folder, lambda one: _make_request(one, given), given))
         execute_request(_make_request(folder, given), call)
     _finish_all(file, out, given, call)
 
@@ -224,7 +229,6 @@ def _make_request(folder: Path, given: Given) -> FinishRequest:
 
 def _finish_all(file: Path, out: Path | None, given: Given, call: CallOptions) -> None:
     from ..core.children.limits import ProcessLimits
-    from ..pipeline.provenance.signing import keep_signature
     from ..projects.finish_project import finish_project, read_project_gates, update_record
     from ..projects.project_results import is_project_folder, read_results
     from ..projects.setting_layers import read_run_settings
@@ -252,7 +256,7 @@ def _finish_all(file: Path, out: Path | None, given: Given, call: CallOptions) -
     set_output_folder(place)
     with Screen(quiet=call.quiet) as screen, ExitStack() as held:
         for name in results.manifests:
-            held.enter_context(keep_signature(place / name, key, screen))
+            hold_signatures(held, place / name, key, screen)
         ended = finish_project(
             results,
             lambda one: _make_request(one, given),

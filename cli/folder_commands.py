@@ -17,7 +17,7 @@ from ..pipeline.option_spec import Given, Panel, read_record, specs_of
 from ..pipeline.option_table import JudgingOptions, SourceOptions
 from .command_options import refuse, with_options
 from .judging_options import parse_formats
-from .run_options import file_move, load_public_key, process_bounds, run_call
+from .run_options import file_move, load_public_key, process_bounds
 
 if TYPE_CHECKING:
     from ..pipeline.order import Source
@@ -122,7 +122,7 @@ def inspect(
     """
     from ..checkpoints.weight_sets import weights_kind
     from ..pipeline.inspection import InspectedFile
-    from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.isolation.worker import ApiCall, run_call
     from ..pipeline.manifest_file import encode_json
     from .console import show_json
     from .render import show_inspection, show_segments
@@ -160,7 +160,7 @@ def _inspect_checkpoint(path: Path, call: CallOptions) -> None:
     """Show the sets of weights of a file, or of a model on the hub."""
     from ..pipeline.hub_source import locate_weights
     from ..pipeline.inspection import CheckpointContents
-    from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.isolation.worker import ApiCall, run_call
     from ..pipeline.manifest_file import encode_json
     from .console import Screen, show_json
     from .render import show_checkpoint
@@ -221,7 +221,7 @@ def _inspect_breaks(path: Path, given: Given) -> None:
     """Compile the model of a checkpoint with dynamo, and show what came of it."""
     from ..checkpoints.sniff import names_artifact
     from ..core.compile_records import CompileReport
-    from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.isolation.worker import ApiCall, run_call
     from ..pipeline.make_order import make_judging, make_source
     from ..pipeline.manifest_file import encode_json
     from .console import Screen, show_json

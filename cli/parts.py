@@ -1,32 +1,34 @@
-"""`modelc export --part` and `modelc validate` of its folder: each part alone, then the whole."""
+"""`modelc export --part`, and `validate` and `finish` of its folder: each part, and the whole."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from ..core.children.limits import ProcessLimits
-from ..core.errors import ModelcError, Place
+from ..core.errors import ModelcError
 from ..core.events import Noted
 from ..core.manifest import Manifest
-from ..core.part_records import PARTS_FILE, PartsManifest, PartsPlan
+from ..core.part_records import PARTS_FILE, PartsManifest
 from ..core.verdict import Verdict
 from ..pipeline.call_options import CallOptions
-from ..pipeline.isolation.worker import ApiCall
+from ..pipeline.isolation.worker import ApiCall, run_call
 from ..pipeline.make_order import make_judging
 from ..pipeline.manifest_file import encode_json
 from ..pipeline.option_spec import Given, read_record, specs_of
 from ..pipeline.option_table import JudgingOptions
 from ..pipeline.order import Order
+from ..pipeline.parts.export_parts import finish_parts, judge_whole, make_parts
 from ..pipeline.parts.joined_manifest import join_parts
-from ..pipeline.parts.parts_file import part_folder, read_parts
-from ..pipeline.parts.parts_order import PartsOrder, check_limits, list_whole, order_part
+from ..pipeline.parts.parts_file import list_built, part_folder, read_parts
+from ..pipeline.parts.parts_order import PartsOrder, check_limits
 from ..pipeline.parts.run_parts import PartsRequest
 from ..pipeline.plan import make_plan
 from ..pipeline.report_files import remove_stale_reports
@@ -34,16 +36,18 @@ from ..reports.result_rows import Outcome, failure_outcome, sqnr_text, verdict_o
 from ..reports.text_format import figure_text
 from .command_options import refuse_others
 from .console import STATE_MARKS, Screen, fit_table, print_line, result_console, show_json
-from .execute import run_order
+from .execute import exit_code_of
 from .judging_options import parse_formats, read_limits
 from .render import plan_rows, show_plan
 from .render_manifest import margin_text, show_manifest
 from .render_report import report_run
-from .run_options import file_move, hold_signatures, load_private_key, process_bounds, run_call
+from .run_options import file_move, hold_signatures, load_private_key, process_bounds
 from .streams import set_output_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ..pipeline.recorded_run import FinishRequest
 
 _VALIDATE_OPTIONS = {
     "checkpoint", "samples", "allow-pickle", "trust",
@@ -72,18 +76,8 @@ def export_parts(order: Order, parts: PartsOrder, call: CallOptions) -> int:
         rows = plan_rows(plan, order, parts)
         show_json(encode_json({"plan": rows})) if call.json else show_plan(rows)
         return 0
-    manifests: dict[str, Manifest] = {}
-    request = parts.request(order, {})
     with _open_call(call, order.out, parts.methods) as on:
-        record = ApiCall(function="record_parts", arguments={"request": request})
-        found = run_call(record, PartsPlan, on.bounds, on.screen)
-        for part in found.parts:
-            manifests[part.name] = _export_part(order_part(order, part), on)
-        pending = {one.step for manifest in manifests.values() for one in manifest.pending}
-        arguments = {"request": request, "artifacts": list_whole(plan, pending)}
-        judge = ApiCall(function="judge_parts", arguments=arguments)
-        whole = run_call(judge, PartsManifest, on.bounds, on.screen)
-    whole = replace(whole, notes=(*whole.notes, *found.all_notes))
+        whole, manifests = make_parts(order, parts, on.bounds, on.screen)
     return _finish(whole, manifests, {}, order.out, call)
 
 
@@ -103,18 +97,13 @@ def validate_parts(folder: Path, given: Given) -> int:
     judging = make_judging(given, read_limits(call.tolerance))
     check_limits(judging)
     moved, then = file_move(given), read_parts(folder)
-    names = dict.fromkeys(
-        [*(one.artifact for one in then.verdicts), *(one.step for one in then.failures)]
-    )
     manifests: dict[str, Manifest] = {}
     errors: dict[str, ModelcError] = {}
     methods = [part.name for part in then.parts]
     with _open_call(call, folder, methods, judges_all=True) as on:
         judging = replace(judging, trusts_record=on.trusts)
         request = PartsRequest.of_record(folder, moved, judging)
-        arguments = {"request": request, "artifacts": tuple(names)}
-        judge = ApiCall(function="judge_parts", arguments=arguments)
-        whole = run_call(judge, PartsManifest, on.bounds, on.screen)
+        whole = judge_whole(request, list_built(then, folder), on.bounds, on.screen)
         for part in then.parts:
             mine = {
                 "path": part_folder(folder, part.name), "judging": judging,
@@ -127,6 +116,21 @@ def validate_parts(folder: Path, given: Given) -> int:
             except ModelcError as error:
                 errors[part.name] = error
     return _finish(whole, manifests, errors, folder, call)
+
+
+def finish_folder(folder: Path, request_of: Callable[[Path], FinishRequest], given: Given) -> int:
+    """Finish what is pending in each part of a folder, then judge the whole; the exit code.
+
+    Raises:
+        ModelcError: a part, the checkpoint or the pipeline cannot be used.
+    """
+    call, then = read_record(CallOptions, given), read_parts(folder)
+    judging = make_judging(given, read_limits(()))
+    with _open_call(call, folder, [part.name for part in then.parts]) as on:
+        judging = replace(judging, trusts_record=on.trusts)
+        request = PartsRequest.of_record(folder, file_move(given), judging)
+        whole, manifests = finish_parts(request, request_of, on.bounds, on.screen)
+    return _finish(whole, manifests, {}, folder, call)
 
 
 @contextmanager
@@ -144,20 +148,6 @@ def _open_call(
         yield PartsCall(bounds=bounds, screen=screen, trusts=trusts)
 
 
-def _export_part(order: Order, on: PartsCall) -> Manifest:
-    """Convert one part in its own folder.
-
-    Raises:
-        ModelcError: nothing was made; the error names the part.
-    """
-    on.screen(Noted(text=f"part {order.out.name}"))
-    try:
-        return run_order(order, on.screen, on.bounds)
-    except ModelcError as error:
-        place = error.place or Place(key=f"part {order.out.name}")
-        raise error.at(place, hint=error.advice) from error
-
-
 def _finish(
     whole: PartsManifest,
     manifests: Mapping[str, Manifest],
@@ -172,7 +162,7 @@ def _finish(
         show_parts(whole, manifests, errors, out)
     reports = parse_formats(call.report)
     report_run(join_parts(whole, manifests), out, reports, json=call.json)
-    codes = [whole.exit_code, *(one.exit_code for one in manifests.values())]
+    codes = [whole.exit_code, *(exit_code_of(one, call) for one in manifests.values())]
     codes += [error.exit_code for error in errors.values()]
     return 1 if 1 in codes else next(filter(None, codes), 0)
 
@@ -195,6 +185,10 @@ def show_parts(
             _show_failure(console, part.name, error.message, error.hint)
         console.print()
     _show_whole(console, whole, out)
+    if any(one.pending for one in manifests.values()):
+        command = f"modelc finish {quote(str(out))}"
+        text = "finish all parts on a GPU host that has the checkpoint"
+        print_line(console, f"{text}: [bold]{escape(command)}[/]")
 
 
 def _show_failure(console: Console, name: str, message: str, hint: str) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..core.errors import ErrorCode, UsageError
-from ..core.events import Tell, ignore_events
+from ..core.events import Tell
 from ..core.part_records import PARTS_FILE
 from ..pipeline.call_options import CallOptions, FileOptions
 from ..pipeline.option_spec import Given, Panel, read_record
@@ -20,12 +20,10 @@ from ..pipeline.option_table import SourceOptions
 
 if TYPE_CHECKING:
     from ..core.children.limits import ProcessLimits
-    from ..pipeline.isolation.worker import ApiCall
     from ..pipeline.provenance.signing import PrivateKey, PublicKey
     from ..pipeline.recorded_run import Moved
     from ..projects.setting_layers import Overrides
 
-Returned = TypeVar("Returned")
 _ISOLATE_VARIABLE = "MODELC_ISOLATE"
 _PRELOAD_VARIABLE = "MODELC_PRELOAD"
 CACHE_DIR = "Folder of the cache; default: the user's cache folder of the system."
@@ -54,27 +52,6 @@ def process_bounds(call: CallOptions) -> ProcessLimits | None:
     )
     asked = call.isolate or call.timeout is not None or call.memory is not None
     return bounds if asked or (call.isolate is None and _isolates_by_default()) else None
-
-
-def run_call(
-    call: ApiCall, kind: type[Returned], bounds: ProcessLimits | None, tell: Tell = ignore_events
-) -> Returned:
-    """Run a call, in a child process where there are bounds, and return its result.
-
-    Raises:
-        ModelcError: the error of the call, or the end of its process.
-    """
-    if bounds is None:
-        from ..pipeline.isolation.worker import perform_call
-
-        found = perform_call(call, tell)
-    else:
-        from ..pipeline.isolation.supervisor import call_isolated
-
-        found = call_isolated(call, tell, bounds=bounds)
-    if not isinstance(found, kind):
-        raise TypeError(f"{call.function} returned a {type(found).__name__}")
-    return found
 
 
 def _isolates_by_default() -> bool:
@@ -168,12 +145,16 @@ def hold_signatures(
 ) -> bool:
     """Keep the signature of a folder's manifest until `held` ends; with parts, of all records.
 
+    Parts that are not named are those that the folder's record has.
+
     Returns whether limits may be read from the records, as `keep_signature` yields it.
     """
-    from ..pipeline.parts.parts_file import part_folder
+    from ..pipeline.parts.parts_file import has_parts, part_folder, read_parts
     from ..pipeline.provenance.signing import keep_signature
 
     kept = partial(keep_signature, key=key, tell=tell, judges_all=judges_all)
+    if parts is None and has_parts(folder):
+        parts = [part.name for part in read_parts(folder).parts]
     if parts is None:
         return held.enter_context(kept(folder))
     found = [held.enter_context(kept(folder, file=PARTS_FILE))]

@@ -19,7 +19,7 @@ from ..pipeline.option_spec import Given, read_record, specs_of
 from ..pipeline.option_table import SourceOptions
 from .command_options import refuse, refuse_others, with_options
 from .judging_options import parse_folder_formats, read_limits
-from .run_options import file_move, process_bounds, run_call
+from .run_options import file_move, process_bounds
 from .validate_elsewhere import (
     ELSEWHERE,
     SERVED_ONLY,
@@ -102,7 +102,7 @@ def debug(
 ) -> None:
     """Find the first layer of a converted model that differs from the eager model, and why."""
     from ..core.findings import Localisation
-    from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.isolation.worker import ApiCall, run_call
     from ..pipeline.make_order import make_judging
     from ..pipeline.manifest_file import encode_json
     from ..pipeline.provenance.signing import keep_signature
@@ -160,7 +160,7 @@ def _judge_again(
     path: Path, arguments: Mapping[str, object], bounds: ProcessLimits | None, tell: Tell
 ) -> Manifest | Verdict:
     """The manifest of a folder, or the verdict on a file."""
-    from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.isolation.worker import ApiCall, run_call
 
     call = ApiCall(function="validate", arguments=arguments)
     if path.is_dir():

@@ -16,19 +16,18 @@ from ..pipeline.option_table import SourceOptions
 from .command_options import refuse_others
 from .judging_options import read_limits
 from .run_options import (
-    Returned,
     environments_cache,
     file_move,
     is_on_command_line,
     load_private_key,
     process_bounds,
-    run_call,
 )
 
 if TYPE_CHECKING:
     import typer
 
     from ..core.external_runtime import ExternalRuntime, RuntimeFamily
+    from ..pipeline.isolation.worker import Returned
     from ..pipeline.validate_served import ServedRequest
 
 ELSEWHERE = ("served", "outside", "in")
@@ -89,7 +88,7 @@ def call_on_folder(
     Raises:
         ModelcError: the error of the call, or the key cannot be used.
     """
-    from ..pipeline.isolation.worker import ApiCall
+    from ..pipeline.isolation.worker import ApiCall, run_call
     from ..pipeline.make_order import make_judging
     from .console import Screen
     from .streams import set_output_folder

@@ -17,6 +17,7 @@ from ..core.contract import Array
 from ..core.weights import QuantizedMatrix
 from .onnx_blocks import BLOCK_PRODUCT, ROUNDS_ACTIVATIONS, BlockWeights
 from .onnx_files import read_values
+from .onnx_guard import list_model_files
 from .onnx_topology import load_model, sort_nodes
 from .onnx_weight_file import OnnxWeightFile, write_weights
 from .quantizers.qdq_biases import drop_unread
@@ -133,13 +134,12 @@ def keep_integers(path: Path, module: torch.nn.Module, folder: Path) -> tuple[st
             placed.add(name)
         return blocks
 
-    source = folder / "floats"
+    source, files = folder / "floats", list_model_files(path)
     source.mkdir()
-    data = path.with_name(f"{path.name}.data")
-    external = data.exists()
-    for file in (path, *([data] if external else [])):
+    for file in files:
         shutil.move(file, source / file.name)
     model = load_model(source / path.name)
+    external = len(files) > 1
     with write_weights(model, path, source / path.name, external=external) as weights:
         rewriter = BlockRewriter((model, source / path.name), weights, pack)
         for node in list(rewriter.products()):

@@ -28,6 +28,7 @@ ROUNDS_ACTIVATIONS = 4  # an `accuracy_level`: to 8 bits, one scale per row and 
 _BYTE, _NIBBLE = 8, 4  # bits
 _MATRIX = 2  # dims
 _PARTS = slice(1, 4)  # inputs: the integers, their scales and, if any, their zero points
+_ORDER = 4  # the input with the block of each row, if blocks are not of neighbours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +142,8 @@ def read_integer_weights(path: Path) -> Iterator[IntegerMatrix]:
             if read[0].ndim == _MATRIX and read[1].ndim == _MATRIX and numbers["block_size"]:
                 yield _read_dequantized(read, numbers)
         names = [name for name in node.input[_PARTS] if name]
-        if node.op_type != BLOCK_PRODUCT or not all(name in constants for name in names):
+        known = node.op_type == BLOCK_PRODUCT and all(name in constants for name in names)
+        if not known or any(node.input[_ORDER : _ORDER + 1]):
             continue
         numbers = block_numbers(node)
         packed, scales, *zeros = (read_values(constants[name], path) for name in names)

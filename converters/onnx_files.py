@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..capture.framework_errors import call_framework
 from ..core.contract import Array
-from .onnx_guard import all_tensors, external_path, list_model_files, read_graph
+from .onnx_guard import all_tensors, external_place, list_model_files, read_graph
 from .onnx_origins import debug_sidecar_path
 from .onnx_topology import all_nodes, constant_values, load_model
 from .runner_base import runner_error
@@ -55,11 +55,12 @@ def save_model(
         "the ONNX writer",
         lambda: onnx_ir.save(model, path, external_data=external, max_shard_size_bytes=most),
     )
-    if most is not None:
-        return ((path.name, "model"), *((one.name, "data") for one in list_model_files(path)[1:]))
-    if external is not None and path.with_name(external).exists():
-        return ((path.name, "model"), (external, "data"))
-    return ((path.name, "model"),)
+    return name_files(path) if external is not None else ((path.name, "model"),)
+
+
+def name_files(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return the file names of a model with their roles, model first."""
+    return ((path.name, "model"), *((one.name, "data") for one in list_model_files(path)[1:]))
 
 
 def check_model(path: Path) -> None:
@@ -149,9 +150,8 @@ def read_values(tensor: onnx.TensorProto, path: Path) -> Array:
     dtype = _DTYPES.get(tensor.data_type)
     if tensor.data_location != onnx.TensorProto.EXTERNAL or 0 in shape or dtype is None:
         return constant_values(tensor, path.parent)
-    location = {entry.key: entry.value for entry in tensor.external_data}
-    file = external_path(path, location["location"])  # `read_graph` checked that it is beside
-    return np.memmap(file, dtype, "r", int(location.get("offset") or 0), shape)
+    file, offset, _ = external_place(tensor, path)  # `read_graph` checked that it is beside
+    return np.memmap(file, dtype, "r", offset, shape)
 
 
 def copy_sidecar(parent: Path, path: Path) -> tuple[tuple[str, str], ...]:

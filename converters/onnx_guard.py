@@ -151,6 +151,14 @@ def external_path(path: Path, name: str) -> Path:
     return near if near.is_file() else path.resolve().parent / name
 
 
+def external_place(tensor: onnx.TensorProto, path: Path) -> tuple[Path, int, int]:
+    """Return the file, the offset and the length of an external tensor of the model at `path`."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    file, offset = external_path(path, entries["location"]), int(entries.get("offset") or 0)
+    length = entries.get("length") or None
+    return file, offset, file.stat().st_size - offset if length is None else int(length)
+
+
 def list_model_files(path: Path) -> tuple[Path, ...]:
     """Return the model file, then its external weight files.
 

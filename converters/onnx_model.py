@@ -50,6 +50,7 @@ from .onnx_files import (
     check_model,
     copy_sidecar,
     float_weights,
+    name_files,
     read_onnx_metadata,
     save_model,
     set_metadata,
@@ -149,9 +150,10 @@ def convert(job: Job) -> Converted:
     set_metadata(model, job.metadata)
     conditions = add_guard(model, job.signature) if job.guard else 0
     path = job.folder / (job.stem + SUFFIX)
-    files = (*save_model(model, path, external_data=job.external_data), (debug.name, "debug"))
+    save_model(model, path, external_data=job.external_data)
     shutil.rmtree(job.folder / DRAFT_STEM, ignore_errors=True)
     kept = keep_integers(path, model_of(job).module, job.folder)
+    files = (*name_files(path), (debug.name, "debug"))
     options = {"opset": str(model.opset_imports.get("", opset)), "ir": str(model.ir_version)}
     if conditions:
         options["guard"] = str(conditions)

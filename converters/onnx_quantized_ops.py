@@ -166,8 +166,6 @@ def _read_step(
         return None
     zeros = read(zero) if zero else np.zeros(scales.shape, np.int8)
     integers = read(given) if node.op_type == DEQUANTIZE else None
-    if zeros is None:
-        return None
     return QuantizationStep(
         place=node.name or node.output[0], scales=scales, zeros=zeros, integers=integers
     )

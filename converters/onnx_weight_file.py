@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from .onnx_guard import all_tensors, external_path
+from .onnx_guard import all_tensors, external_place
 
 if TYPE_CHECKING:
     import onnx
@@ -60,19 +60,11 @@ class OnnxWeightFile:
 
 
 def _map_bytes(tensor: onnx.TensorProto, path: Path) -> Array:
-    """Return the bytes of an external tensor of the model at `path`, mapped if their length is."""
+    """Return the bytes of an external tensor of the model at `path`, mapped."""
     import numpy as np
-    import onnx
-    from onnx.external_data_helper import load_external_data_for_tensor
 
-    places = {entry.key: entry.value for entry in tensor.external_data}
-    if length := int(places.get("length") or 0):
-        file = external_path(path, places["location"])
-        return np.memmap(file, np.uint8, "r", int(places.get("offset") or 0), (length,))
-    copy = onnx.TensorProto()
-    copy.CopyFrom(tensor)
-    load_external_data_for_tensor(copy, str(path.parent))
-    return np.frombuffer(copy.raw_data, np.uint8)
+    file, offset, length = external_place(tensor, path)
+    return np.memmap(file, np.uint8, "r", offset, (length,)) if length else np.zeros(0, np.uint8)
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def read_quantization_steps(path: Path) -> Iterator[QuantizationStep]:
         if kind == "FakeQuantize":
             step = _read_rounding(node)
         elif kind == "Multiply" and node.get_output_element_type(0).is_real():
-            step = _read_return(node)
+            step = _read_dequantization(node)
         if step is not None:
             yield step
 
@@ -89,35 +89,48 @@ def _read_rounding(node: Any) -> QuantizationStep | None:
     )
 
 
-def _read_return(node: Any) -> QuantizationStep | None:
-    """Return the scales of a product with integers, less their zero points."""
+def _read_dequantization(node: Any) -> QuantizationStep | None:
+    """Return the scales of a product with integers, less their zero points; None for others."""
     import numpy as np
 
-    scales = _evaluate_constant(node.input_value(1).get_node())
-    source, zeros = node.input_value(0).get_node(), None
+    source, zero = node.input_value(0).get_node(), None
     if source.get_type_name() == "Subtract":
-        zeros = _evaluate_constant(source.input_value(1).get_node())
-        source = source.input_value(0).get_node()
+        zero, source = (source.input_value(place).get_node() for place in (1, 0))
     given = source.input_value(0).get_node() if source.get_type_name() == "Convert" else None
-    if scales is None or given is None or _type_name(given) not in WEIGHT_TYPES:
+    if given is None or _type_name(given) not in WEIGHT_TYPES:
+        return None
+    scales = _evaluate_constant(node.input_value(1).get_node())
+    if scales is None:
         return None
     constant = given.get_type_name() == "Constant"
     return QuantizationStep(
         place=str(node.get_friendly_name()),
         scales=scales,
-        zeros=np.zeros(scales.shape, np.float32) if zeros is None else zeros,
+        zeros=np.zeros(1, np.float32) if zero is None else _evaluate_constant(zero),
         integers=_constant_values(given) if constant else None,
     )
 
 
 def _evaluate_constant(node: Any) -> Array | None:
-    """Return the values of a constant behind conversions and reshapes; None for others."""
-    shape = tuple(node.get_output_shape(0)) if node.get_output_partial_shape(0).is_static else ()
-    while node.get_type_name() in ("Convert", "Reshape"):
-        node = node.input_value(0).get_node()
-    if node.get_type_name() != "Constant":
-        return None
-    return _constant_values(node).reshape(shape)
+    """Return the values of a node that is computed from constants alone; None for others."""
+    return _constant_values(_skip_conversions(node)) if _is_constant(node) else None
+
+
+def _is_constant(node: Any) -> bool:
+    """Whether a node is computed from constants alone."""
+    waiting, seen = [node], {node.get_friendly_name()}
+    while waiting:
+        one = waiting.pop()
+        sources = _list_sources(one)
+        if not sources and one.get_type_name() != "Constant":
+            return False
+        waiting += [other for other in sources if other.get_friendly_name() not in seen]
+        seen.update(other.get_friendly_name() for other in sources)
+    return True
+
+
+def _list_sources(node: Any) -> list[Any]:
+    return [port.get_source_output().get_node() for port in node.inputs()]
 
 
 def count_copied_bytes(path: Path) -> int:
@@ -152,10 +165,12 @@ def _type_name(node: Any) -> str:
 
 def _find_integers(node: Any) -> Any:
     """Return the constant of integers that a node makes floats of; None if there is none."""
+    others = []
     while node.get_type_name() in _BETWEEN:
-        node = node.input_value(0).get_node()
+        node, *rest = _list_sources(node)
+        others += rest
     known = node.get_type_name() == "Constant" and _type_name(node) in WEIGHT_TYPES
-    return node if known else None
+    return node if known and all(map(_is_constant, others)) else None
 
 
 def _evaluate(chain: Sequence[Any], first: int, last: int) -> IntegerWeights:
@@ -224,7 +239,8 @@ def _constant_values(node: Any, first: int = 0, last: int | None = None) -> Arra
         return whole.reshape(shape)[first:last]
     if node.get_type_name() != "Constant":
         compiled = openvino.Core().compile_model(openvino.Model([node], []), "CPU")
-        return np.asarray(compiled([])[0], np.float32)[first:last]
+        computed = np.asarray(compiled([])[0], np.float32)
+        return computed[first:last] if shape else computed
     if name not in _FOUR_BITS:
         stored = np.asarray(node.data).reshape(shape)
         return (stored[first:last] if shape else stored).astype(np.float32)

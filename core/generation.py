@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PAST, PRESENT = "past_key_values", "present"  # prefixes of what a step takes and returns
 LOGITS = "logits"
+_MOST = 2**31 - 1  # a token id
 _CACHE_RANK, _ALONG = 4, 2  # batch, heads, positions, size of a head; the axis of positions
 _FREE = Dim(low=1, opt=16, high=64, bounded=False)  # of tokens whose number no file declares
 _DECODER = "decoder_"  # prefix of the decoder's own inputs in a graph that has the encoder too
@@ -164,11 +165,25 @@ class TokenPlan:
 
     `source` is the file name of the user's text, `digest` its SHA-256; both are empty for sequences
     that eager sampled. `sequences` are ids with spaces between them.
+
+    Raises:
+        ValueError: there is no sequence, or one is not of ids.
     """
 
     source: str = ""
     digest: str = ""
-    sequences: tuple[str, ...] = ()
+    sequences: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.sequences or not all(
+            row and 0 <= min(row) <= max(row) <= _MOST for row in self.rows
+        ):
+            raise ValueError(f"token sequences must be of ids, 0 to {_MOST}")
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """The ids of each sequence."""
+        return [[int(one) for one in text.split()] for text in self.sequences]
 
 
 class WayKind(StrEnum):

@@ -127,13 +127,14 @@ class QuantizedMatrix:
 class QuantizationStep:
     """A rounding to integers or the way back, with constant scales, one or one for each channel.
 
-    `integers` are those of a constant; an activation has none. `place` is its node. Scales are not
-    `exact` where a file has the ends of ranges in their place.
+    `integers` are those of a constant; an activation has none. `zeros` is None if the zero points
+    are computed at run time. `place` is its node. Scales are not `exact` where a file has the ends
+    of ranges in their place.
     """
 
     place: str
     scales: Array
-    zeros: Array
+    zeros: Array | None
     integers: Array | None = None
     exact: bool = True
 

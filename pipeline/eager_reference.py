@@ -65,7 +65,7 @@ class EagerReference:
     eager rejects the feed), and `moved` how far noise moves an output. `stamp` guards the
     checkpoint from before it was loaded. `given` are the user's own samples, `stored` the
     references of another host, `pipeline` the user's pipeline with the same outputs. By domain,
-    `token_references` are those of token_reference.py.
+    `token_references` are those of token_reference.py, or why there is none.
     """
 
     checkpoint: Checkpoint
@@ -83,7 +83,7 @@ class EagerReference:
     moved: dict[str, float] = field(default_factory=dict)
     stored: StoredUse | None = None
     pipeline: PipelineComparison | None = None
-    token_references: dict[str, TokenReference | None] = field(default_factory=dict)
+    token_references: dict[str, TokenReference | str] = field(default_factory=dict)
 
     @property
     def has_source(self) -> bool:

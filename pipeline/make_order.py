@@ -276,14 +276,13 @@ def build_order(path: Path, order: Order) -> Order:
     A model that neither a manifest nor `--against` gives an eager reference is the reference
     itself, as its own runtime runs it.
 
-    Raises:
-        UsageError: modelc rejected the model, or it changed after modelc made it.
-
     Args:
         path: a checkpoint, or a model that the wanted artifact is made from, directly or not.
         order: as the command line gives it; its source's checkpoint is `path` itself where no
             other is given.
 
+    Raises:
+        UsageError: modelc rejected the model, or it changed after modelc made it.
     """
     origins = {target.NAME: target.SUFFIX for target in _iter_origins(order.wanted[0])}
     is_origin = path.is_file() and path.name.endswith(tuple(origins.values()))

@@ -93,7 +93,8 @@ class Judging(JudgingOptions):
     first device of the target), or the value that a manifest recorded. `by_output` holds other
     limits for single outputs; `recorded` is the tolerance of an earlier run, which replaces the
     precision's own. Without `trusts_record` no limit and no accepted branch is read from a
-    manifest: an unsigned manifest must not say how it is judged before it is signed.
+    manifest: an unsigned manifest must not say how it is judged before it is signed. `shared` are
+    options that several models have, of which a model without use for one notes that.
     """
 
     floor_factor: float | None = None
@@ -101,6 +102,7 @@ class Judging(JudgingOptions):
     by_output: Mapping[str, Limits] = field(default_factory=dict)
     recorded: Tolerance | None = None
     trusts_record: bool = True
+    shared: frozenset[str] = frozenset()
 
     def summary(self) -> dict[str, str]:
         """What a manifest keeps of it beside feeds and seed: limits, search, accepted branches."""

@@ -88,7 +88,8 @@ def _has_same_scales(one: QuantizationStep, other: QuantizationStep) -> bool:
 
 def _describe_step(step: QuantizationStep) -> str:
     kind = "an activation's step" if step.integers is None else "a constant's step"
-    scale, zero = float(step.scales.reshape(-1)[0]), int(step.zeros.reshape(-1)[0])
+    scale = float(step.scales.reshape(-1)[0])
+    zero = "computed at run time" if step.zeros is None else int(step.zeros.reshape(-1)[0])
     first = "" if step.scales.size == 1 else f" first of {step.scales.size}"
     return f"{kind} {step.place} (scale {scale:.6g}, zero point {zero}{first})"
 
@@ -97,9 +98,10 @@ def _make_key(step: QuantizationStep) -> tuple[bytes, bytes]:
     """Return digests of the zero points and of the integers."""
     import numpy as np
 
-    zeros = np.broadcast_to(step.zeros.reshape(-1), step.scales.size)
     integers = b"" if step.integers is None else _digest(step.integers)
-    return _digest(zeros), integers
+    if step.zeros is None:
+        return b"", integers
+    return _digest(np.broadcast_to(step.zeros.reshape(-1), step.scales.size)), integers
 
 
 def _digest(integers: Array) -> bytes:

@@ -16,13 +16,13 @@ from ..core.kinds import Precision
 from ..core.manifest import Failure, Manifest, Pending
 from ..core.model_meta import ModelMeta
 from ..core.verdict import Verdict
+from .isolation.worker import run_request
 from .limit_text import Measuring
 from .make_order import build_order, include_steps, preprocess_as_declared
 from .model_metadata import flatten_meta, make_meta
 from .option_values import parse_capture, parse_postprocess
 from .order import Judging, Lowering, Order, Source, Wanted
 from .parts.export_parts import export_parts
-from .run_order import run as run_here
 from .user_samples import Example, keep_with_record, store_module, store_samples
 
 if TYPE_CHECKING:
@@ -179,8 +179,8 @@ def export(  # noqa: PLR0913 - the options of `modelc export`, all but three opt
             runtimes=tuple(runtimes),
         )
         order = replace(order, source=include_steps(order.source, order.meta))
-        many = partial(export_parts, (parts or {}, compose)) if parts or compose else _execute
-        return make_result(many(preprocess_as_declared(order), tell, bounds), folder)
+        many = partial(export_parts, (parts or {}, compose)) if parts or compose else run_request
+        return make_result(many(preprocess_as_declared(order), bounds, tell), folder)
 
 
 def _read_meta(meta: Mapping[str, object] | ModelMeta | None) -> ModelMeta | None:
@@ -222,14 +222,6 @@ def _process_limits(
     return ProcessLimits(timeout=timeout, memory=memory)
 
 
-def _execute(order: Order, tell: Tell, bounds: ProcessLimits | None) -> Manifest:
-    if bounds is not None:
-        from .isolation.supervisor import run_isolated
-
-        return run_isolated(order, tell, bounds=bounds)
-    return run_here(order, tell)
-
-
 def run(
     order: Order,
     tell: Tell = ignore_events,
@@ -251,7 +243,7 @@ def run(
         ModelcError: something stopped the work.
     """
     bounds = _process_limits(timeout, memory, isolate=isolate)
-    return make_result(_execute(order, tell, bounds), order.out)
+    return make_result(run_request(order, bounds, tell), order.out)
 
 
 def build(  # noqa: PLR0913 - the options of the build commands, all but three optional
@@ -303,7 +295,7 @@ def build(  # noqa: PLR0913 - the options of the build commands, all but three o
         meta=_read_meta(meta),
     )
     bounds = _process_limits(timeout, memory, isolate=isolate)
-    return make_result(_execute(build_order(Path(path), order), tell, bounds), order.out)
+    return make_result(run_request(build_order(Path(path), order), bounds, tell), order.out)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,15 +37,15 @@ _PART_STEPS = 8  # tokens after a prompt in two parts
 def check_tokens(request: JudgeRequest, judged: Judgment) -> Ruling:
     """Measure a decoder's tokens, unless a fault of its form makes them meaningless."""
     verdict, eager, progress = judged.verdict, request.eager, request.progress
-    if verdict.state is State.ERROR or verdict.faults or request.candidate.outputs:
+    if verdict.state is State.ERROR or verdict.faults:
         return Ruling()
     if not eager.has_source:
         if eager.feeds.tokens is not None:
             eager.skip(SkippedCheck.TOKENS)
         return Ruling()
     reference = find_token_reference(eager, request.judging, progress)
-    if reference is None:
-        return Ruling()
+    if not isinstance(reference, TokenReference):
+        return Ruling(notes=(f"tokens are not judged: {reference}",) if reference else ())
     title = f"tokens {request.candidate.name}"
     limits = verdict.tolerance.of(reference.runner.loop.logits)
     try:

@@ -119,12 +119,15 @@ def find_token_loop(eager: EagerReference) -> tuple[DecoderLoop, LoopSizes] | No
 def plan_tokens(eager: EagerReference, judging: Judging, progress: Progress) -> TokenPlan | None:
     """Return the token sequences to judge on: of the user's text, or sampled from eager.
 
+    None if the model has no loop, or eager rejects a feed of it, which is then known to
+    `find_token_reference`.
+
     Raises:
         UsageError: the text is not valid, or options about tokens have no effect.
     """
     found = find_token_loop(eager)
     if found is None:
-        _check_no_effect(judging)
+        _check_no_effect(judging, progress)
         return None
     loop, sizes = found
     runner = _make_runner(eager, loop)
@@ -145,18 +148,20 @@ def plan_tokens(eager: EagerReference, judging: Judging, progress: Progress) -> 
             sampled = _sample_rows(runner, (count, length, most), judging.seed or 0, sizes)
             clock.detail = f"{count} x {length}"
     except CheckpointError as error:
-        progress.note(f"tokens are not judged: {error.message}", warning=True)
+        eager.token_references[_domain_key(eager)] = error.message
         return None
     return TokenPlan(sequences=tuple(" ".join(map(str, row)) for row in sampled.ids.tolist()))
 
 
-def _check_no_effect(judging: Judging) -> None:
+def _check_no_effect(judging: Judging, progress: Progress) -> None:
     given = {
         "text": judging.text, "max-kl": judging.max_kl,
         "max-ppl-increase": judging.max_ppl_increase,
     }  # fmt: skip
     for name, value in given.items():
-        if value is not None:
+        if value is not None and name in judging.shared:
+            progress.note(f"{name} has no effect: {_NO_DECODER}")
+        elif value is not None:
             raise UsageError(
                 f"--{name} has no effect: {_NO_DECODER}",
                 hint="leave it out",
@@ -222,10 +227,14 @@ def _run_from_start(runner: LoopRunner, feed: dict[str, Array]) -> dict[str, Arr
     return runner.run({**feed, **runner.empty_cache(len(feed[runner.loop.ids]))})
 
 
+def _domain_key(eager: EagerReference) -> str:
+    return Domain(inputs=eager.signature.inputs).as_input()
+
+
 def find_token_reference(
     eager: EagerReference, judging: Judging, progress: Progress
-) -> TokenReference | None:
-    """Return eager's side for an artifact of this domain; None if it has no loop, or eager fails.
+) -> TokenReference | str | None:
+    """Return eager's side for an artifact of this domain, or why eager has none; None without loop.
 
     Raises:
         UsageError: as `plan_tokens`.
@@ -233,19 +242,15 @@ def find_token_reference(
     found = find_token_loop(eager)
     if found is None:
         return None
-    key = Domain(inputs=eager.signature.inputs).as_input()
-    known = eager.token_references
-    if key not in known:
-        plan = eager.feeds.tokens or plan_tokens(eager, judging, progress)
-        if plan is None:
-            return None
+    key, known = _domain_key(eager), eager.token_references
+    plan = None if key in known else eager.feeds.tokens or plan_tokens(eager, judging, progress)
+    if plan is not None:
         try:
             with progress.step(STEP, log="eager", attempt=True) as clock:
                 known[key] = _make_reference(eager, plan, *found)
-                clock.detail = f"{sum(len(one.split()) for one in plan.sequences)} tokens"
+                clock.detail = f"{sum(map(len, plan.rows))} tokens"
         except CheckpointError as error:
-            progress.note(f"tokens are not judged: {error.message}", warning=True)
-            known[key] = None
+            known[key] = error.message
     return known[key]
 
 
@@ -253,7 +258,7 @@ def _make_reference(
     eager: EagerReference, plan: TokenPlan, loop: DecoderLoop, sizes: LoopSizes
 ) -> TokenReference:
     runner = _make_runner(eager, loop)
-    rows = [[int(one) for one in text.split()][: sizes.tokens[1]] for text in plan.sequences]
+    rows = [row[: sizes.tokens[1]] for row in plan.rows]
     refer = partial(_refer, runner, sizes, whole=eager.model.has_module)
     most = max(min(sizes.rows[1], len(rows)), sizes.rows[0])
     batches = [rows[start : start + most] for start in range(0, len(rows), most)]

@@ -8,7 +8,6 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from ..checkpoints.quantized_program import rounds_in_program
 from ..checkpoints.torchao_weights import find_matrices
 from ..converters.registry import target_for
 from ..core.contract import Feed, Native
@@ -211,8 +210,6 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
         candidate = replace(candidate, precision=found or candidate.precision)
         if eager.model.has_module:
             candidate = match_outputs(candidate, eager.signature, progress)
-            if rounds_in_program(eager.model.module):
-                candidate = replace(candidate, precision=Precision.INT8)
         else:
             candidate, notes = pair_ends(candidate, eager)
         limits = eager.limit_precision(candidate.precision) or candidate.precision

@@ -14,8 +14,9 @@ from ..core.events import Tell
 from ..core.manifest import Manifest
 from ..core.records import step_of
 from ..pipeline.output_folder import LOGS_FOLDER
-from ..pipeline.parts.parts_file import has_parts
-from ..pipeline.recorded_run import FinishRequest, load_manifest
+from ..pipeline.parts.joined_manifest import join_parts, load_results
+from ..pipeline.parts.parts_file import has_parts, part_folder, read_parts
+from ..pipeline.recorded_run import FinishRequest
 from ..reports.result_rows import Outcome
 from .project_faults import Faults, read_gates
 from .project_reader import read_project_leniently
@@ -75,7 +76,7 @@ def finish_project(
     recorded = {one.name: [a.name for a in one.artifacts] for one in results.record.models}
     found = {}
     for name, manifest in results.manifests.items():
-        if not manifest.pending or has_parts(results.folder / name):
+        if not manifest.pending:
             continue
         known = _KnownModel(
             name=name,
@@ -118,13 +119,11 @@ def update_record(
 def _finish_model(
     known: _KnownModel, make_request: MakeRequest, tell: Tell, limits: ProcessLimits
 ) -> ModelOutcome:
-    from ..pipeline.isolation.supervisor import run_isolated
-
     waiting = [one.step for one in known.manifest.pending]
     since = time.perf_counter()
+    finish = _finish_parts if has_parts(known.folder) else _finish_one
     try:
-        request = make_request(known.folder)
-        manifest = run_isolated(request, tell, bounds=limits)
+        manifest = finish(known.folder, make_request, tell, limits)
     except (ModelcError, ChildBugError) as fault:
         error = (
             fault
@@ -132,11 +131,32 @@ def _finish_model(
             else report_bug(fault, known.folder / LOGS_FOLDER)
         )
         seconds = round(time.perf_counter() - since, 3)
-        left = known.make_outcome(load_manifest(known.folder), (), seconds)
+        left = known.make_outcome(load_results(known.folder), (), seconds)
         return replace(left, error=error)
     still = {one.step for one in manifest.pending}
-    done = [step for step in waiting if step not in still]
+    new = (step for step in manifest.steps if step not in known.steps)  # the whole of parts
+    done = [step for step in dict.fromkeys((*waiting, *new)) if step not in still]
     return known.make_outcome(manifest, done, round(time.perf_counter() - since, 3))
+
+
+def _finish_one(
+    folder: Path, make_request: MakeRequest, tell: Tell, limits: ProcessLimits
+) -> Manifest:
+    from ..pipeline.isolation.supervisor import run_isolated
+
+    return run_isolated(make_request(folder), tell, bounds=limits)
+
+
+def _finish_parts(
+    folder: Path, make_request: MakeRequest, tell: Tell, limits: ProcessLimits
+) -> Manifest:
+    from ..pipeline.parts.export_parts import finish_parts
+    from ..pipeline.parts.run_parts import PartsRequest
+
+    asked = make_request(part_folder(folder, read_parts(folder).parts[0].name))
+    request = PartsRequest.of_record(folder, asked.moved, asked.judging)
+    whole, manifests = finish_parts(request, make_request, limits, tell)
+    return join_parts(whole, manifests)
 
 
 def read_project_gates(file: Path, given: Overrides) -> dict[str, tuple[Gate, ...]]:

@@ -10,10 +10,11 @@ from ..core.contract import Deferred, Native
 from ..core.errors import ErrorCode, ModelcError, Place, UsageError, unknown_name_error
 from ..core.hub_ids import find_hub_id
 from ..core.verdict import Limits
+from ..pipeline.call_options import TokenOptions
 from ..pipeline.make_order import make_order
-from ..pipeline.option_spec import read_record
+from ..pipeline.option_spec import read_record, specs_of
 from ..pipeline.option_table import ArtifactOptions
-from ..pipeline.order import Order, Wanted
+from ..pipeline.order import Judging, Order, Wanted
 from ..pipeline.parts.parts_order import PartsOrder
 from ..pipeline.plan import Step, make_plan
 from ..pipeline.recorded_run import check_source
@@ -197,7 +198,7 @@ class _OrderMaker:
         timed = any(gate.max_latency_ratio is not None for gate in gates)
         return ModelOrder(
             name=self.model.name,
-            order=replace(order, discards=True, timed=timed),
+            order=replace(order, discards=True, timed=timed, judging=self._select_judging(order)),
             plan=plan,
             gates=gates,
             left_out=matrix.left_out,
@@ -205,6 +206,12 @@ class _OrderMaker:
             places=self._places(),
             parts=parts,
         )
+
+    def _select_judging(self, order: Order) -> Judging:
+        """Return how it is judged, with the names of settings that are not of this model alone."""
+        shared = frozenset(at[-1] for at, one in self.said.items() if one.shared)
+        mine = {one.name for one in specs_of(TokenOptions)}  # in use for decoders alone
+        return replace(order.judging, shared=shared & mine)
 
     def _read_given(self) -> dict[str, object]:
         """Return what is set, as options of `modelc export`."""

@@ -8,15 +8,16 @@ from functools import partial
 from typing import TypeAlias
 
 from ..checkpoints.user_code import project_folder
+from ..core.children.limits import ProcessLimits
 from ..core.errors import UsageError
 from ..core.events import Entered, Event, Noted, Tell
 from ..core.manifest import Manifest
-from ..core.part_records import PARTS_FILE, PartsManifest, PartsPlan
+from ..core.part_records import PARTS_FILE, PartsManifest
 from ..core.records import artifact_names
 from ..pipeline.cache.dependencies import find_unmet_dependency
 from ..pipeline.cache.reuse import ReuseResult, ReuseSources, find_up_to_date
-from ..pipeline.isolation.worker import ApiCall, CallValue
 from ..pipeline.order import ResumeState
+from ..pipeline.parts.export_parts import judge_whole, plan_parts
 from ..pipeline.parts.joined_manifest import join_parts, rename_step
 from ..pipeline.parts.parts_file import BuiltPart, has_parts, read_parts
 from ..pipeline.parts.parts_order import PartsOrder, list_whole, order_part
@@ -25,7 +26,6 @@ from .project_records import ModelOrder, ModelOutcome
 
 RunPart: TypeAlias = Callable[[ModelOrder, Tell], ModelOutcome]
 """Builds what is not up to date of one part, as of a model of its own."""
-CallChild: TypeAlias = Callable[[ApiCall, Tell], CallValue]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ def _find_change_of(
 
 
 def build_parts(
-    model: ModelOrder, keys: Mapping[str, str], run_part: RunPart, call: CallChild, tell: Tell
+    model: ModelOrder, keys: Mapping[str, str], run_part: RunPart, bounds: ProcessLimits, tell: Tell
 ) -> BuiltParts | ModelOutcome:
     """Build the parts that are not up to date, and judge the whole; or return why a part failed.
 
@@ -115,7 +115,7 @@ def build_parts(
         model: a model of several parts.
         keys: the cache keys of the verdicts on the whole; none if nothing is reused.
         run_part: builds one part.
-        call: calls a function of the pipeline in a child process.
+        bounds: the limits of the child processes.
         tell: called with each event.
 
     Raises:
@@ -125,9 +125,7 @@ def build_parts(
     if parts is None:
         raise TypeError(f"{model.name} is a model without parts")
     request = parts.request(order, keys)
-    plan = call(ApiCall(function="record_parts", arguments={"request": request}), tell)
-    if not isinstance(plan, PartsPlan):
-        raise TypeError(f"record_parts returned a {type(plan).__name__}")
+    plan = plan_parts(request, bounds, tell)
     ends: dict[str, ModelOutcome] = {}
     manifests: dict[str, Manifest] = {}
     for part in plan.parts:
@@ -136,12 +134,7 @@ def build_parts(
         if end.manifest is None:
             return end
         ends[part.name], manifests[part.name] = end, end.manifest
-    pending = {one.step for manifest in manifests.values() for one in manifest.pending}
-    names = list_whole(model.plan, pending)
-    judge = ApiCall(function="judge_parts", arguments={"request": request, "artifacts": names})
-    whole = call(judge, tell)
-    if not isinstance(whole, PartsManifest):
-        raise TypeError(f"judge_parts returned a {type(whole).__name__}")
+    whole = judge_whole(request, list_whole(model.plan, manifests.values()), bounds, tell)
     whole = replace(whole, notes=(*whole.notes, *plan.all_notes))
     kept = {rename_step(name, step) for name, end in ends.items() for step in end.kept}
     restored = tuple(rename_step(name, step) for name, end in ends.items() for step in end.restored)

@@ -34,7 +34,6 @@ from .ready_models import (
 
 if TYPE_CHECKING:
     from ..core.children.fork_server import ForkServer
-    from ..pipeline.isolation.worker import ApiCall, CallValue
 from ..core.process import count_cores, relax_gc
 
 _CLAIM_PAUSE = 1.0  # seconds until a model that another run builds is tried again
@@ -273,7 +272,6 @@ class _ModelPool:
         Raises:
             ModelcError: a part cannot be made, or the whole cannot be run.
         """
-        from ..pipeline.isolation.supervisor import call_isolated
 
         def run_part(part: ModelOrder, tell: Tell) -> ModelOutcome:
             one = reuse_steps(part, tell, self.caching)
@@ -281,11 +279,8 @@ class _ModelPool:
                 return one
             return self._run(one, tell, bounds, server) if one.steps_left else end_unchanged(one)
 
-        def call(asked: ApiCall, tell: Tell) -> CallValue:
-            return call_isolated(asked, tell, bounds=bounds)
-
         since = time.perf_counter() - ready.seconds
-        built = build_parts(ready.model, ready.taken.resume.keys, run_part, call, tell)
+        built = build_parts(ready.model, ready.taken.resume.keys, run_part, bounds, tell)
         if isinstance(built, ModelOutcome):
             return built
         return replace(ready, taken=built.taken).make_outcome(built.manifest, since)

@@ -37,6 +37,7 @@ SUMMARY_HEAD = ("artifact", "verdict", ">margin", "format", ">size", "SQNR or ac
         ">latency (fp32)", "domain")  # fmt: skip
 
 _WHOLE = f"{WHOLE}/"  # what the names of all parts together begin with
+_NOTHING = ("No: the run built no artifact.", "Not yet: the parts were not judged together.")
 _ALL_TEXTS = {1: "this artifact", 2: "both artifacts"}
 
 
@@ -68,37 +69,31 @@ def summary_lines(rows: Sequence[ResultRow]) -> list[SummaryLine]:
 
 
 def deployment_answer(rows: Sequence[ResultRow], manifest: Manifest) -> str:
-    """Return in one or two sentences which artifacts may be deployed."""
+    """Return in one or two sentences which artifacts may be deployed.
+
+    Of several parts, that is what passed together: a part alone is no model.
+    """
+    notes = _warnings_text(rows, manifest)
+    if manifest.order.get("part"):
+        rows = [
+            row for row in rows
+            if row.name.startswith(_WHOLE) or row.outcome is not Outcome.PASSED
+        ]  # fmt: skip
     if not rows:
-        return "No: the run built no artifact."
+        return _NOTHING[bool(manifest.artifacts)]
     found = count_outcomes(tuple(rows))
-    names = _list_deployable(rows)
+    names = [row.name for row in rows if row.outcome is Outcome.PASSED]
     good = len(names)
     faults = "; ".join(_deployment_faults(rows))
     if not good and found[Outcome.PENDING] == len(rows):
         return f"Not yet: {faults}."
     if not good:
         return f"No: {faults}.{_blame_text(rows)}"
-    notes = _warnings_text(rows, manifest)
     if good == len(rows):
         what = _ALL_TEXTS.get(good, f"all {good} artifacts")
         return f"Yes: {what} may be deployed, for inputs within the domain.{notes}"
-    listed = _join_names([one for one in names if one.startswith(_WHOLE)] or names)
-    blame = _blame_text(rows)
-    return (
-        f"In part: {listed} may be deployed, for inputs within the domain; {faults}.{blame}{notes}"
-    )
-
-
-def _list_deployable(rows: Sequence[ResultRow]) -> list[str]:
-    """Return what passed; of several parts, only what passed together with the others."""
-    wholes = {row.name: row.outcome for row in rows if row.name.startswith(_WHOLE)}
-    return [
-        row.name
-        for row in rows
-        if row.outcome is Outcome.PASSED
-        and wholes.get(f"{_WHOLE}{row.name.partition('/')[2]}", Outcome.PASSED) is Outcome.PASSED
-    ]
+    what, blame = _join_names(names), _blame_text(rows)
+    return f"In part: {what} may be deployed, for inputs within the domain; {faults}.{blame}{notes}"
 
 
 def _blame_text(rows: Sequence[ResultRow]) -> str:

@@ -37,11 +37,11 @@ def describe_text(report: TokenReport) -> str:
         if report.source
         else "sampled from eager (--text gives others)"
     )
-    told = f"{text.tokens:,} {origin}"
+    counted = f"{text.tokens:,} {origin}"
     if len(report.ways) == 1:
-        return f"{told}, in one pass (the model has no cache)"
+        return f"{counted}, in one pass (the model has no cache)"
     ways = count_text(len(report.ways) - 1, "way")
-    return f"{told}, {ways} through the loop, up to {report.longest} in a row"
+    return f"{counted}, {ways} through the loop, up to {report.longest} in a row"
 
 
 def token_figures(report: TokenReport) -> Iterator[str]:

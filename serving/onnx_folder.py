@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..converters.onnx_files import FILE_LIMIT
-from ..converters.onnx_guard import external_path, read_graph
+from ..converters.onnx_guard import external_place, read_graph
 from ..converters.onnx_topology import model_graphs
 from ..core.errors import ErrorCode, Hint, Option, UsageError
 from ..core.records import FileRecord
@@ -97,10 +97,7 @@ def _find_bytes(tensor: onnx.TensorProto, path: Path) -> FilePiece | None:
     if tensor.data_location != tensor.EXTERNAL:
         raw = tensor.raw_data
         return FilePiece(content=raw) if len(raw) >= _LEAST else None
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    source = external_path(path, entries["location"])
-    offset = int(entries.get("offset") or 0)
-    length = int(entries.get("length") or 0) or source.stat().st_size - offset
+    source, offset, length = external_place(tensor, path)
     return FilePiece(source=source, offset=offset, length=length)
 
 

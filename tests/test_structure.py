@@ -7,9 +7,9 @@ from .structure import is_participle, measure
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
     "files": 551,
-    "lines": 127_820,
+    "lines": 127_980,
     "small_files": 10,
-    "test_lines": 88_180,
+    "test_lines": 88_410,
     "participles": 18,
     "repeated_classes": 0,
     "repeated_files": 0,

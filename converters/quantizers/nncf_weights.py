@@ -18,7 +18,7 @@ from ...core.large_arrays import copy_array
 from ..installed_packages import package_versions
 from ..openvino_weights import list_integer_weights
 from .quantization_checks import NothingQuantizedError
-from .quantizer_workspace import CalibrationSamples, calibration_samples, call_quietly
+from .quantizer_workspace import calibration_samples, call_quietly
 
 if TYPE_CHECKING:
     import openvino
@@ -64,7 +64,9 @@ def compress_weights(
                 if excluded
                 else None,
                 **_group_settings(nncf, size) if four else {},
-                **{} if samples is None else _sample_settings(nncf, samples),
+                **{}
+                if samples is None  # or else GPTQ over all of them
+                else {"dataset": nncf.Dataset(samples), "subset_size": len(samples), "gptq": True},
             ),
         )
         counts = Counter(stored for _, stored in list_integer_weights(made))
@@ -131,11 +133,6 @@ def _group_settings(nncf: Any, size: int) -> dict[str, Any]:
             min_adjusted_group_size=min(_LEAST_GROUP, size),
         ),
     }
-
-
-def _sample_settings(nncf: Any, samples: CalibrationSamples) -> dict[str, Any]:
-    """Return the settings of GPTQ over all samples."""
-    return {"dataset": nncf.Dataset(samples), "subset_size": len(samples), "gptq": True}
 
 
 def _turn_weights(model: openvino.Model) -> None:

@@ -138,7 +138,8 @@ def _step_parts(order: Order, step: Step) -> Iterator[object]:
     yield package_of(target)  # the code of a plugin is not part of modelc's digest
     yield [step.wanted, step.captures, ready.ready, ready.version, ready.reason]
     yield [(one.NAME, one.readiness().version) for one in step.quantizers]
-    yield replace(order.select_judging(step.wanted), text=None)  # its content is in the key
+    judging = order.select_judging(step.wanted)
+    yield replace(judging, text=None, shared=frozenset())  # the content of the text is in the key
     device = order.judging.device_for(target)
     yield describe_gpus() if device == "cuda" else device
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from ...checkpoints.user_code import register_folders
 from ...core.children.child_call import ParentConnection
@@ -18,6 +18,10 @@ from ...core.verdict import Verdict
 from ..inspection import CheckpointContents, InspectedFile
 from ..recorded_run import AnyRequest, FinishRequest
 
+if TYPE_CHECKING:
+    from ...core.children.limits import ProcessLimits
+
+Returned = TypeVar("Returned")
 # What children of the fork server have loaded: the imports of an export to ONNX. Other libraries
 # start threads, change others, or few models use them. A module that the installed version of a
 # library does not have is left out.
@@ -86,6 +90,52 @@ def perform_call(call: ApiCall, tell: Tell = ignore_events) -> CallValue:
             return function(**call.arguments, on_event=tell)
 
 
+def run_call(
+    call: ApiCall, kind: type[Returned], bounds: ProcessLimits | None, tell: Tell = ignore_events
+) -> Returned:
+    """Run a call, in a child process where there are bounds, and return its result.
+
+    Raises:
+        ModelcError: the error of the call, or the end of its process.
+    """
+    if bounds is None:
+        found = perform_call(call, tell)
+    else:
+        from .supervisor import call_isolated
+
+        found = call_isolated(call, tell, bounds=bounds)
+    if not isinstance(found, kind):
+        raise TypeError(f"{call.function} returned a {type(found).__name__}")
+    return found
+
+
+def run_request(
+    request: AnyRequest, bounds: ProcessLimits | None, tell: Tell = ignore_events
+) -> Manifest:
+    """Run an order, or what is pending in a folder; with bounds, in a child process.
+
+    Raises:
+        ModelcError: nothing was made.
+    """
+    if bounds is None:
+        return _run_here(request, tell)
+    from .supervisor import run_isolated
+
+    return run_isolated(request, tell, bounds=bounds)
+
+
+def _run_here(
+    request: AnyRequest, tell: Tell, on_start: Callable[[Manifest], None] | None = None
+) -> Manifest:
+    if isinstance(request, FinishRequest):
+        from ..finish_pending import finish_pending
+
+        return finish_pending(request, tell, on_start=on_start)
+    from ..run_order import run
+
+    return run(request, tell, on_start=on_start)
+
+
 ChildWork: TypeAlias = AnyRequest | ApiCall
 
 
@@ -111,14 +161,6 @@ def perform_work(request: IsolatedWork, parent: ParentConnection) -> Manifest | 
     def on_start(manifest: Manifest) -> None:
         parent.send(InitialManifest(manifest=manifest))
 
-    match request.work:
-        case ApiCall() as call:
-            return perform_call(call, parent.send)
-        case FinishRequest() as asked:
-            from ..finish_pending import finish_pending
-
-            return finish_pending(asked, parent.send, on_start=on_start)
-        case order:
-            from ..run_order import run
-
-            return run(order, parent.send, on_start=on_start)
+    if isinstance(request.work, ApiCall):
+        return perform_call(request.work, parent.send)
+    return _run_here(request.work, parent.send, on_start)

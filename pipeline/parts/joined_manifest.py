@@ -153,7 +153,7 @@ def _rename_all(part: str, manifest: Manifest) -> Manifest:
         failures=tuple(map(failure, manifest.failures)),
         pending=tuple(
             replace(one, step=name(one.step), files=files(one.files),
-                    references=files(one.references))
+                    references=files(one.references), command="modelc finish")
             for one in manifest.pending
         ),
         localisations=tuple(

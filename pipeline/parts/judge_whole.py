@@ -25,7 +25,7 @@ from .compose_function import RunPart
 from .eager_parts import EagerWhole, NoFloat64Error, perturb_by, run_exact
 from .opened_parts import OpenedParts
 
-_ENOUGH = 0.5  # of the feeds must compare an output
+_ENOUGH = 0.5  # of the feeds must compare an output, and of its integers
 Advance = Callable[[], None]
 
 
@@ -211,14 +211,20 @@ class WholeCase:
         return tuple(found), Ruling(notes=tuple(notes))
 
     def _is_unstable(self, name: str, one: ReferenceOutputs, draws: Sequence[Outputs]) -> bool:
-        """Whether a draw of eager has another size, or floats beyond the limits for a peak."""
+        """Whether draws of eager have another size, floats beyond the limits, or other integers.
+
+        Of integers, most have to be others: those that stay are compared.
+        """
         import numpy as np
 
         eager = one.outputs[name]
         if any(draw[name].shape != eager.shape for draw in draws):
             return True
-        if eager.dtype.kind != "f" or not eager.size:
+        if not eager.size:
             return False
+        if eager.dtype.kind != "f":
+            changed = _mark_changes(eager, [draw[name] for draw in draws])
+            return bool(changed.mean() > _ENOUGH)
         limits = self.tolerance.of(name)
         most = limits.atol + limits.rtol * float(np.abs(eager).max())
         return any(bool(np.abs(draw[name] - eager).max() > most) for draw in draws)

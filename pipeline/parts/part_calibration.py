@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -138,24 +138,33 @@ def hold_out(
         CheckpointError: eager rejects one.
     """
     place = out / CALIBRATION_FOLDER / WHOLE
-    names = [one.name for one in place.glob("*.npz")] if recorded is None else recorded
-    files = {name: place / name for name in sorted(names)}
-    if not files:
+    names = [one.name for one in place.glob("*.npz")] if recorded is None else [*recorded]
+    if not names:
         return HeldOutWhole(reference=reference)
-    there = all(one.is_file() and not one.is_symlink() for one in files.values())
-    digests = {name: sha256_of(file) for name, file in files.items()} if there else {}
+    digests = digest_held_out(out, names)
     if recorded is not None and digests != dict(recorded):
         lost = (
             f"samples in {place} are missing or changed: INT8 is judged on drawn feeds end to end"
         )
         return HeldOutWhole(reference=reference, notes=(lost,))
     feeds = []
-    for name, file in files.items():
-        arrays, sizes = check_samples(reference.whole.signature, read_npz(file))
+    for name in digests:
+        arrays, sizes = check_samples(reference.whole.signature, read_npz(place / name))
         feeds.append(NamedFeed(name=Path(name).stem, arrays=arrays, sizes=sizes))
     whole = replace(reference.whole, feeds=tuple(feeds))
     text = f"INT8 is judged end to end on {len(feeds)} samples that nothing was calibrated with"
     return HeldOutWhole(reference=WholeReference.of(whole, advance), digests=digests, notes=(text,))
+
+
+def digest_held_out(out: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return the digests of the samples of the whole that are in the folder of the parts."""
+    place = out / CALIBRATION_FOLDER / WHOLE
+    files = {name: place / name for name in sorted(names) if Path(name).name == name}
+    return {
+        name: sha256_of(file)
+        for name, file in files.items()
+        if file.is_file() and not file.is_symlink()
+    }
 
 
 def _open_saver(out: Path, part: str, options: CalibrationOptions) -> CallSaver:

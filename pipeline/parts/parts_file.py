@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...converters.registry import target_named
 from ...core.atomic_write import atomic_write
+from ...core.contract import Deferred
 from ...core.errors import ErrorCode, ModelcError, UsageError, first_line
 from ...core.kinds import ReasonCode
 from ...core.manifest import Manifest
@@ -187,6 +189,29 @@ class BuiltPart:
         if changed:
             text = f"{self.name}: {changed}"
             yield Reason(code=ReasonCode.CHANGED_FILE, text=text, fault=True)
+
+
+def list_judged(whole: PartsManifest) -> tuple[str, ...]:
+    """Return the artifacts of the whole that were judged, or failed."""
+    names = [*(one.artifact for one in whole.verdicts), *(one.step for one in whole.failures)]
+    return tuple(dict.fromkeys(names))
+
+
+def list_built(whole: PartsManifest, folder: Path) -> tuple[str, ...]:
+    """Return those that were judged, and what another host built in all parts since.
+
+    Raises:
+        UsageError: the folder of a part is a link.
+    """
+    parts = [BuiltPart.read(folder, one.name, one.method) for one in whole.parts]
+    first = (a for one in parts[:1] if one.manifest is not None for a in one.manifest.artifacts)
+    built = (
+        one.name
+        for one in first
+        if isinstance(target_named(one.target), Deferred)
+        and all(part.artifact(one.name) is not None for part in parts)
+    )
+    return tuple(dict.fromkeys([*list_judged(whole), *built]))
 
 
 def list_rebuilt(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...core.errors import ErrorCode, Hint, Option, UsageError
 from ...core.grammar import parse_input
 from ...core.kinds import QUANTIZED
+from ...core.manifest import Manifest
 from ...core.part_records import WHOLE, PlannedPart
 from ..cache.step_keys import canonical_bytes
 from ..call_options import CallOptions, PartsChoice
@@ -140,8 +141,9 @@ def order_part(order: Order, part: PlannedPart) -> Order:
     return replace(order, source=source, out=order.out / part.name, lowering=lowering)
 
 
-def list_whole(plan: Sequence[Step], pending: set[str]) -> tuple[str, ...]:
+def list_whole(plan: Sequence[Step], parts: Iterable[Manifest]) -> tuple[str, ...]:
     """Return the artifacts to judge end to end: those that no part waits for another host with."""
+    pending = {one.step for manifest in parts for one in manifest.pending}
     return tuple(step.name for step in plan if step.asked and step.name not in pending)
 
 

@@ -69,9 +69,8 @@ class PartsRequest:
     `source` is the eager side, whose inputs and samples are those of the whole. `methods` are the
     parts by name. `part_inputs` are inputs of parts that the user stated. `signature` and
     `recorded`, the parts when the whole was judged, and `held_out`, the digests of its samples,
-    are those of a manifest. `keys` are the cache
-    keys by artifact, which are recorded with the files that the run reads. `calibration` is of the
-    whole; None if no part is calibrated.
+    are those of a manifest. `keys` are the cache keys by artifact, which are recorded with the
+    files that the run reads. `calibration` is of the whole; None if no part is calibrated.
     """
 
     source: Source

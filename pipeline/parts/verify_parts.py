@@ -19,6 +19,7 @@ from ..provenance.artifact_checks import CheckOutcome, ProvenanceCheck
 from ..provenance.seals import seal_holds
 from ..provenance.signing import check_signature
 from .joined_manifest import join_parts
+from .part_calibration import digest_held_out
 from .parts_file import BuiltPart, decode_parts
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ def verify_parts(
         elif isinstance(text_of_part, Manifest):
             yield ProvenanceCheck(of=name, what="lineage", found=CheckOutcome.HOLDS)
     yield _check_compose(whole, before)
+    if whole.held_out:
+        yield _check_held_out(whole, folder, before)
     yield from _check_verdicts(whole, before)
 
 
@@ -126,6 +129,19 @@ def _check_compose(whole: PartsManifest, before: str) -> ProvenanceCheck:
         found = CheckOutcome.FAILED
         detail = f"{file.name} is not the one that the whole was judged with: run modelc validate"
     return ProvenanceCheck(of=of, what="files", found=found, detail=detail)
+
+
+def _check_held_out(whole: PartsManifest, folder: Path, before: str) -> ProvenanceCheck:
+    """Check the samples that INT8 was judged on end to end; they need not be here."""
+    now = digest_held_out(folder, whole.held_out)
+    changed = next((name for name in now if now[name] != whole.held_out[name]), None)
+    missing = next((name for name in whole.held_out if name not in now), None)
+    found, detail = CheckOutcome.HOLDS, ""
+    if changed is not None:
+        found, detail = CheckOutcome.FAILED, f"{changed} is not the sample that INT8 was judged on"
+    elif missing is not None:
+        found, detail = CheckOutcome.UNCHECKED, f"{missing}, which INT8 was judged on, is not here"
+    return ProvenanceCheck(of=f"{before}{WHOLE}", what="samples", found=found, detail=detail)
 
 
 def _find_difference(

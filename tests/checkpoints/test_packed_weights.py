@@ -160,6 +160,19 @@ def test_a_layer_whose_parts_do_not_fit_is_refused(change: str) -> None:
     assert "gptq" in caught.value.message
 
 
+def test_integers_wider_than_their_method_writes_are_refused() -> None:
+    settings = {**MODELOPT, "quant_algo": "W8A16"}
+    tensors: dict[str, Array] = {
+        "weight": np.full((ROWS, COLUMNS), 300, np.int32),
+        "weight_scale": np.ones(ROWS, np.float16),
+    }
+
+    with pytest.raises(CheckpointError) as caught:
+        unpack(settings, tensors)
+
+    assert caught.value.code is ErrorCode.UNSUPPORTED
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,14 @@ import torch
 import modelc
 from modelc.cli import app
 from modelc.core.errors import ErrorCode, RunnerError, UsageError
+from modelc.core.events import ignore_events
+from modelc.core.manifest import Manifest
 from modelc.core.part_records import PARTS_FILE, PartsManifest
-from modelc.pipeline.manifest_file import read_manifest
-from modelc.pipeline.parts.parts_file import read_parts
+from modelc.pipeline.manifest_file import read_manifest, write_manifest
+from modelc.pipeline.parts import export_parts
+from modelc.pipeline.parts.parts_file import list_built, read_parts
+from modelc.pipeline.parts.run_parts import PartsRequest
+from modelc.pipeline.recorded_run import FinishRequest
 
 from ..nets import composed_nets
 from ..reasons import has_code
@@ -268,6 +274,11 @@ def test_a_report_shows_parts_and_whole(copied: Path, door: Door) -> None:
         assert name in text
         assert name in (copied / "report.html").read_text(encoding="utf-8")
     assert "--part first=first --part second=second --compose" in text
+    record = json.loads((copied / PARTS_FILE).read_text(encoding="utf-8"))
+    del record["verdicts"]
+    (copied / PARTS_FILE).write_text(json.dumps(record), encoding="utf-8")
+    assert door("report", copied, "--report", "md").returncode == 0
+    assert "Not yet: " in (copied / "report.md").read_text(encoding="utf-8")
 
 
 def test_a_dry_run_shows_the_steps_of_each_part(affine: Path, tmp_path: Path, door: Door) -> None:
@@ -284,8 +295,44 @@ def test_commands_on_one_artifact_name_those_of_the_parts(affine: Path, door: Do
     error = error_of(door("inspect", out, "--json"))
     assert error["code"] == ErrorCode.NOT_AN_ARTIFACT
     assert f"modelc inspect {out / 'first' / 'model.torchscript.pt'}" in error["hint"]
-    error = error_of(door("finish", out, "--json"))
-    assert f"{out / 'first'} or {out / 'second'}" in error["hint"]
+
+
+def test_finish_of_parts_judges_what_all_of_them_have_since(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[tuple[str, ...]] = []
+
+    def finish(request: FinishRequest, *_: object) -> Manifest:
+        assert list_built(read_parts(copied), copied) == ("torchscript",)
+        manifest = read_manifest(request.out)
+        assert manifest is not None
+        engine = replace(manifest.artifacts[0], name="tensorrt", target="tensorrt")
+        done = replace(manifest, artifacts=(*manifest.artifacts, engine))
+        write_manifest(done, request.out)
+        return done
+
+    def judge(request: PartsRequest, names: tuple[str, ...], *_: object) -> PartsManifest:
+        judged.append(names)
+        return read_parts(request.out)
+
+    monkeypatch.setattr(export_parts, "run_request", finish)
+    monkeypatch.setattr(export_parts, "judge_whole", judge)
+    request = PartsRequest.of_record(copied)
+    _, manifests = export_parts.finish_parts(
+        request, lambda folder: FinishRequest(out=folder), None, ignore_events
+    )
+    assert [*manifests] == ["first", "second"]
+    assert judged == [("torchscript", "tensorrt")]
+
+
+def test_finish_of_parts_without_pending_steps_checks_their_digests(
+    copied: Path, door: Door
+) -> None:
+    before = (copied / PARTS_FILE).read_bytes()
+    assert door("finish", copied, "-q").returncode == 0
+    assert (copied / PARTS_FILE).read_bytes() == before
+    (copied / "first" / "model.torchscript.pt").write_bytes(b"other")
+    assert door("finish", copied, "-q").returncode == 1
 
 
 @pytest.mark.parametrize(
@@ -473,7 +520,12 @@ def _check_held_out(out: Path, samples: Any, door: Door) -> None:
         assert any(np.array_equal(found[0], row) for row in samples)
     door("validate", out, "-q", "--no-isolate")
     assert read_parts(out).verdicts[0].feeds == verdict.feeds
+    assert door("verify", out).returncode == 0
+    sample = out / "calibration" / "whole" / min(whole.held_out)
+    sample.write_bytes(b"other")
+    assert [*failed_checks(door("verify", out, "--json"))] == ["whole/samples"]
     shutil.rmtree(out / "calibration" / "whole")
+    assert door("verify", out).returncode == 0
     door("validate", out, "-q", "--no-isolate")
     assert "opt" in read_parts(out).verdicts[0].feeds
 

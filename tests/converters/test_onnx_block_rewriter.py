@@ -12,7 +12,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from modelc.checkpoints.torchao_weights import _MATRICES
+from modelc.converters import onnx_files
 from modelc.converters.onnx_block_rewriter import keep_integers, pack_integers
+from modelc.converters.onnx_blocks import read_integer_weights
 from modelc.core.weights import QuantizedMatrix
 
 ROWS = 24
@@ -64,14 +66,22 @@ def test_groups_that_no_block_divides_stay_floats() -> None:
     assert pack_integers(make_matrix(48, 24, 4)) is None
 
 
-def write_product(path: Path, weights: np.ndarray) -> None:
-    """Write x @ weights.T, as the exporter writes a Linear."""
-    rows, columns = weights.shape
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, columns])
-    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, rows])
-    constant = numpy_helper.from_array(np.ascontiguousarray(weights.T), "w")
-    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
-    graph = helper.make_graph([node], "net", [given], [made], [constant])
+def write_product(path: Path, *weights: np.ndarray) -> None:
+    """Write x @ weights.T for one weight after the other, as the exporter writes a Linear."""
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, weights[0].shape[1]])
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, weights[-1].shape[0]])
+    constants = [
+        numpy_helper.from_array(np.ascontiguousarray(one.T), f"w{number}")
+        for number, one in enumerate(weights)
+    ]
+    names = ["x", *(f"y{number}" for number in range(1, len(weights))), "y"]
+    nodes = [
+        helper.make_node(
+            "MatMul", [names[number], f"w{number}"], [names[number + 1]], name=f"p{number}"
+        )
+        for number in range(len(weights))
+    ]
+    graph = helper.make_graph(nodes, "net", [given], [made], constants)
     opset = [helper.make_opsetid("", 20)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
 
@@ -101,6 +111,28 @@ def test_a_constant_with_the_same_values_becomes_integers_and_another_does_not(
     assert any("weight" in note for note in notes[1:])
 
 
+def test_weights_that_are_in_several_files_become_integers_in_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import onnx_ir
+
+    monkeypatch.setattr(onnx_files, "FILE_LIMIT", 4096)
+    matrix, module, path = make_matrix(64, 32, 4), torch.nn.Linear(64, ROWS), tmp_path / "m.onnx"
+    setattr(module, _MATRICES, {"weight": matrix})
+    write_product(path, matrix.dequantize(), np.ones((ROWS, ROWS), np.float32))
+    parts = onnx_files.save_model(onnx_ir.load(path), path, external_data=True)
+    assert len(parts) > 2
+
+    keep_integers(path, module, tmp_path)
+
+    assert onnx_files.name_files(path) == (("m.onnx", "model"), ("m.onnx.data", "data"))
+    assert {one.name for one in tmp_path.iterdir()} == {"m.onnx", "m.onnx.data"}
+    given = np.ones((2, 64), np.float32)
+    (found,) = onnxruntime.InferenceSession(path).run(None, {"x": given})
+    meant = given @ matrix.dequantize().T @ np.ones((ROWS, ROWS), np.float32)
+    assert np.allclose(found, meant, atol=1e-4)
+
+
 @pytest.mark.needs("openvino")
 @pytest.mark.parametrize("block", [64, 128])
 def test_openvino_reads_the_same_weights_with_one_block_in_a_row_and_with_two(
@@ -121,3 +153,20 @@ def test_openvino_reads_the_same_weights_with_one_block_in_a_row_and_with_two(
     (found,) = read_integer_weights(path.with_suffix(".xml"))
 
     assert np.allclose(found.read_all().values, matrix.dequantize(), atol=1e-6)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_blocks_of_other_rows_than_neighbours_are_not_read(tmp_path: Path, ordered: bool) -> None:
+    """An input with the block of each row (act-order) gives other weights than those in a row."""
+    matrix, module, path = make_matrix(64, 32, 4), torch.nn.Linear(64, ROWS), tmp_path / "m.onnx"
+    setattr(module, _MATRICES, {"weight": matrix})
+    write_product(path, matrix.dequantize())
+    keep_integers(path, module, tmp_path)
+    model = onnx.load(path)
+    if ordered:
+        order = numpy_helper.from_array(np.arange(64, dtype=np.int32) % 2, "order")
+        model.graph.initializer.append(order)
+        model.graph.node[0].input.append("order")
+    onnx.save(model, path)
+
+    assert len(list(read_integer_weights(path))) == (not ordered)

@@ -159,3 +159,18 @@ def test_tensors_without_names_are_named_after_their_nodes(tmp_path: Path) -> No
     found = openvino_ir.inspect(tmp_path / "model.xml")
     assert [one.name for one in found.inputs] == ["x"]
     assert [one.name for one in found.outputs] == ["y"]
+
+
+def test_integers_times_an_input_are_no_weights(tmp_path: Path) -> None:
+    """The product is computed at run time: its file has no precision of integers."""
+    import openvino
+    from openvino import opset13 as op
+
+    x = op.parameter([-1, 4], np.float32, name="x")
+    x.output(0).get_tensor().set_names({"x"})
+    scaled = op.multiply(op.convert(op.constant(np.ones((1, 4), np.int8)), "f32"), x)
+    result = op.result(op.relu(scaled))
+    openvino.serialize(openvino.Model([result], [x]), str(tmp_path / "model.xml"))
+
+    assert openvino_ir.inspect(tmp_path / "model.xml").quantized is None
+    assert not list(openvino_ir.integer_weights(tmp_path / "model.xml"))

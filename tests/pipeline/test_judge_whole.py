@@ -49,6 +49,8 @@ def shape_alone(parts, x):
     return x * len(y)
 def best_alone(parts, x):
     return chain(parts, x).argmax(-1)
+def last_digits(parts, x):
+    return np.round(chain(parts, x) * 1e6).astype(np.int64) % 8
 def from_eager(parts, x):
     y = chain(parts, x)
     return KNOWN.setdefault(x.tobytes(), y)
@@ -193,6 +195,15 @@ def test_an_order_that_rounding_decides_on_most_feeds_is_a_reason() -> None:
     assert {one.code for one in verdict.reasons} & {
         ReasonCode.PART_DIFFERS, ReasonCode.OUTPUT_CONSTANT, ReasonCode.NOT_MEASURED
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e3])
+def test_integers_that_rounding_decides_on_most_feeds_are_a_reason(factor: float) -> None:
+    """Any integer would pass in their place."""
+    verdict, _ = judged("last_digits", scale({"first": factor}), Precision.FP16)
+    assert verdict.passed == (factor == 1.0)
+    if not verdict.passed:
+        assert ReasonCode.NOT_MEASURED in {one.code for one in verdict.reasons}
 
 
 @pytest.mark.parametrize(

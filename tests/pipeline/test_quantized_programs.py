@@ -143,6 +143,34 @@ class TestConverted:
         assert not verdict.passed
         assert ReasonCode.WEIGHT_ALTERED in {one.code for one in verdict.reasons}
 
+    @pytest.mark.parametrize("at_run_time", [False, True])
+    def test_zero_points_that_an_ir_computes_are_found(
+        self, source: Source, made: Path, tmp_path: Path, *, at_run_time: bool
+    ) -> None:
+        """The checkpoint's zero points are 0: what cannot be read must not count as that."""
+        import openvino
+        from openvino import opset13 as op
+
+        model = openvino.Core().read_model(made / "model.xml")
+        node = next(
+            one for one in model.get_ordered_ops()
+            if one.get_type_name() == "Convert" and one.get_element_type() == openvino.Type.f32
+            and one.input_value(0).get_node().get_type_name() == "Constant"
+        )  # fmt: skip
+        readers = node.output(0).get_target_inputs()
+        off = op.add(op.constant(np.float32(0.5)), op.constant(np.float32(0.5)))
+        if at_run_time:
+            first = op.reduce_max(model.input(0), np.array([0, 1]), keep_dims=False)
+            off = op.add(off, op.multiply(first, np.float32(0)))
+        moved = op.subtract(node, off)
+        for port in readers:
+            port.replace_source_output(moved.output(0))
+        openvino.save_model(model, str(tmp_path / "fault.xml"), compress_to_fp16=False)
+
+        verdict = validate_file(tmp_path / "fault.xml", source)
+
+        assert ReasonCode.WEIGHT_ALTERED in {one.code for one in verdict.reasons}
+
     def test_the_file_passes_against_its_checkpoint(self, source: Source, made: Path) -> None:
         assert validate_file(made / "model.onnx", source).passed
         assert validate_file(made / "model.xml", source).passed

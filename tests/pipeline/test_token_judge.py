@@ -13,10 +13,10 @@ import pytest
 
 from modelc.checkpoints.token_text import read_token_rows
 from modelc.core.contract import Feed, Outputs
-from modelc.core.errors import ErrorCode, UsageError
+from modelc.core.errors import CheckpointError, ErrorCode, UsageError
 from modelc.core.events import Event, Finished
 from modelc.core.findings import SkippedCheck, WorstFeed
-from modelc.core.generation import TokenReport, WayKind
+from modelc.core.generation import TokenPlan, TokenReport, WayKind
 from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.manifest import FeedPlan
 from modelc.core.signature import Signature
@@ -25,7 +25,7 @@ from modelc.pipeline.eager_reference import open_reference, read_checkpoint
 from modelc.pipeline.order import Judging, Source
 from modelc.pipeline.run_progress import Progress
 from modelc.pipeline.token_judge import check_tokens
-from modelc.pipeline.token_reference import find_token_reference, plan_tokens
+from modelc.pipeline.token_reference import TokenReference, find_token_reference, plan_tokens
 from modelc.pipeline.worst_feed import read_feed
 from modelc.validators.ruling import Ruling
 from modelc.validators.tolerance import TOLERANCES
@@ -42,6 +42,8 @@ class Silent:
 
     def advance(self, *_: object) -> None:
         """Ignore it."""
+
+    note = advance
 
 
 def make_eager(run: Any = decode, signature: Signature = SIGNATURE) -> Any:
@@ -207,8 +209,31 @@ def test_the_same_sequences_are_drawn_again_and_recorded_ones_are_used() -> None
     other = replace(first, sequences=("1 2 3 4", "4 3 2 1"))
     eager.feeds = replace(eager.feeds, tokens=other)
     found = find_token_reference(eager, Judging(), progress)  # type: ignore[arg-type]
-    assert found is not None
+    assert isinstance(found, TokenReference)
     assert found.text[0].rows.ids.tolist() == [[1, 2, 3, 4], [4, 3, 2, 1]]
+
+
+@pytest.mark.parametrize("tokens", [None, TokenPlan(sequences=("1 2 3", "3 2 1"))])
+def test_the_verdict_says_why_tokens_are_not_judged(tokens: TokenPlan | None) -> None:
+    runs = []
+
+    def fail(feed: Feed) -> Outputs:
+        runs.append(feed)
+        raise CheckpointError("rejected", hint="")
+
+    eager = make_eager(fail)
+    eager.feeds = replace(eager.feeds, tokens=tokens)
+    for _ in range(2):
+        ruling = judge_tokens(decode, eager)
+        assert ruling.tokens is None
+        assert any("rejected" in note for note in ruling.notes)
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("sequences", [(), ("",), ("1 x",), ("1 -2",), ("9" * 20,)])
+def test_recorded_sequences_that_are_none_are_an_error(sequences: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"ids|int\(\)"):
+        TokenPlan(sequences=sequences)
 
 
 def test_stored_references_skip_the_tokens() -> None:
@@ -217,6 +242,12 @@ def test_stored_references_skip_the_tokens() -> None:
     eager.feeds = replace(eager.feeds, tokens=plan_tokens(eager, Judging(), Silent()))  # type: ignore[arg-type]
     assert judge_tokens(decode, eager) == Ruling()
     assert eager.skipped == [SkippedCheck.TOKENS]
+
+
+def test_an_option_that_models_share_has_no_effect_on_one_that_is_no_decoder() -> None:
+    signature = Signature(inputs=SIGNATURE.inputs[:2], outputs=("pooled",))
+    judging = Judging(max_kl=0.1, shared=frozenset({"max-kl"}))
+    assert plan_tokens(make_eager(decode, signature), judging, Silent()) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("option", ["text", "max_kl", "max_ppl_increase"])

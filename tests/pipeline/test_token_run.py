@@ -107,7 +107,7 @@ def test_the_greedy_tokens_are_those_of_generate(exported: tuple[Path, Any]) -> 
     from modelc.pipeline.recorded_run import Moved
     from modelc.pipeline.reopen import find_recorded_run
     from modelc.pipeline.run_progress import Progress, temporary_logs
-    from modelc.pipeline.token_reference import find_token_reference
+    from modelc.pipeline.token_reference import TokenReference, find_token_reference
 
     folder, model = exported
     with temporary_logs() as logs:
@@ -115,7 +115,7 @@ def test_the_greedy_tokens_are_those_of_generate(exported: tuple[Path, Any]) -> 
         opened = find_recorded_run(manifest_of(folder), folder / "out", Moved(), None)
         eager = opened.open_eager(opened.read_checkpoint(progress), progress)
         reference = find_token_reference(eager, Judging(), progress)
-    assert reference is not None
+    assert isinstance(reference, TokenReference)
     rows = reference.cases[WayKind.PADDED].rows
     assert not rows.mask.all()
     start = reference.prompt
@@ -160,3 +160,23 @@ def test_a_fault_in_the_loop_is_rejected(exported: tuple[Path, Any], plant: Any)
     assert ReasonCode.OUTPUT_DIFFERS in {one.code for one in verdict.reasons}
     if verdict.tokens is not None:  # not measured after a fault of form
         assert ReasonCode.LOOP_DIFFERS in {one.code for one in verdict.reasons}
+
+
+def test_tokens_are_judged_beside_a_file_with_outputs_in_another_order(
+    exported: tuple[Path, Any], tmp_path: Path
+) -> None:
+    import onnx
+
+    file = exported[0] / "out" / "model.onnx"
+    model = onnx.load(file)
+    turned = [*model.graph.output][::-1]
+    del model.graph.output[:]
+    model.graph.output.extend(turned)
+    onnx.save(model, tmp_path / "turned.onnx")
+    source = Source(checkpoint=file)
+
+    verdict = validate_file(tmp_path / "turned.onnx", source, judging=Judging(sensitivity=0))
+
+    assert verdict.passed, verdict.reason
+    assert verdict.tokens is not None
+    assert {way.kind for way in verdict.tokens.ways} >= {WayKind.TEXT, WayKind.PADDED}

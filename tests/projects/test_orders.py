@@ -214,6 +214,17 @@ def test_defaults_without_effect_on_a_model_are_listed(
     ]
 
 
+def test_options_of_decoders_that_models_share_are_known_as_such(
+    plan: Callable[..., PlannedProject],
+) -> None:
+    """Only a run shows which models are decoders."""
+    limits = "[defaults.tolerance]\nmax-ppl-increase = 0.1\n"
+    (model,) = plan(f"[defaults]\nmax-kl = 0.1\nfeeds = 6\n{limits}{ONNX}").models
+    assert model.order.judging.shared == {"max-kl", "max-ppl-increase"}
+    (model,) = plan(f"{ONNX}max-kl = 0.1\n").models
+    assert not model.order.judging.shared
+
+
 @pytest.mark.parametrize("line", [CALIB, "half-io = true\n", "workspace = '4G'\n"])
 def test_a_setting_of_a_model_without_effect_is_an_error(
     line: str, faults: Callable[..., list[ModelcError]]
