@@ -205,7 +205,7 @@ def test_swapped_inputs_are_rejected(tmp_path: Path) -> None:
 class _OtherOrder(RunnerBase):
     """Takes the file's names in another order, as a model with states does; gives them back."""
 
-    inputs = ("past.key", "past.value")
+    inputs: tuple[str, ...] = ("past.key", "past.value")
 
     def run(self, feed: Feed) -> Outputs:
         return {"present.key": feed["past.key"], "present.value": feed["past.value"]}

@@ -102,7 +102,9 @@ def test_a_pack_has_what_its_runtime_reads(places: dict[str, Path]) -> None:
 def test_a_longer_past_is_named_where_prompts_leave_room(
     llama: Path, positions: int, past: str
 ) -> None:
-    signature = read_manifest(llama).signature
+    manifest = read_manifest(llama)
+    assert manifest is not None
+    signature = manifest.signature
     assert signature is not None
     advice = _advise_longer(signature, positions)
     assert ("--input '" in advice) == bool(past)
