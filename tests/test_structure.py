@@ -9,7 +9,7 @@ LIMITS = {
     "files": 551,
     "lines": 127_980,
     "small_files": 10,
-    "test_lines": 88_410,
+    "test_lines": 88_420,
     "participles": 18,
     "repeated_classes": 0,
     "repeated_files": 0,
