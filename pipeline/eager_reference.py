@@ -251,7 +251,7 @@ def _run_on_chosen(  # noqa: PLR0913, PLR0917 - inputs of the search and its cal
                     values=values,
                 )
             if settled is not signature:
-                progress.note(describe_unverified_dims(settled))
+                progress.note(describe_unverified_dims(settled, loaded.positions))
         settled = choose_and_report_values(loaded, settled, judging, samples, progress)
         try:
             return run_on(settled)

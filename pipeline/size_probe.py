@@ -12,7 +12,7 @@ from ..core.contract import Feed
 from ..core.dims import UNBOUNDED, Dim, default_opt
 from ..core.domain import Domain
 from ..core.errors import CheckpointError
-from ..core.signature import InputSpec, Signature
+from ..core.signature import FLOATS, InputSpec, Signature
 from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import FeedDrawer
 from .run_reference import nonfinite_outputs
@@ -236,40 +236,42 @@ def _accepts_open_masks(
     return not any(np.isnan(one).any() for one in outputs.values() if one.dtype.kind in "fc")
 
 
+_TEXT = {"sequence", "past"}  # dims of a decoder's text: the tokens and those before them
 _TIMES_AS_LARGE = 10  # times the largest size that was tried, as an example for the user
 
 
-def describe_unverified_dims(signature: Signature) -> str:
+def describe_unverified_dims(signature: Signature, positions: int | None = None) -> str:
     """Describe the dims that modelc chose, what is not verified, and how to state it.
 
     As in `dims: samples 201..896 (chosen; ...)`. The example names a dim that ends where the search
-    ended; a dim that ends earlier, where eager does, needs none.
+    ended; a dim that ends earlier, where eager does, needs none. Tokens and their past together end
+    with the model's `positions`, beyond which a rotary model computes values that mean nothing.
     """
     dims = Domain(inputs=signature.inputs).describe_chosen()
-    wider = _widen_input(signature)
+    wider = _widen_input(signature, positions)
     if wider is None:
         return f"dims: {dims} (chosen; state others with --input)"
     return f"dims: {dims} (chosen; larger are not verified, state them: --input '{wider}')"
 
 
-def _widen_input(signature: Signature) -> InputSpec | None:
-    """Return the first input with a dim that ends with the search, ten times as large."""
-    batch = find_batch_dim(signature)
+def _widen_input(signature: Signature, positions: int | None) -> InputSpec | None:
+    """Return the first input with a dim that ends with the search, up to ten times as large."""
+    batch, text = find_batch_dim(signature), signature.free_dims.keys() & _TEXT
     for spec in signature.inputs:
         for dim in spec.dims:
-            if (
-                dim.chosen
-                and dim.relation is None
-                and dim.high == SIZE_FACTOR * dim.opt
-                and dim != batch
-            ):
-                return replace(spec, dims=tuple(_format_dim(one, dim) for one in spec.dims))
+            searched = dim.chosen and dim.relation is None and dim.high == SIZE_FACTOR * dim.opt
+            high = _TIMES_AS_LARGE * dim.high
+            if positions is not None and (spec.dtype not in FLOATS or dim.name in text):
+                others = (signature.free_dims[name].high for name in text - {dim.name})
+                high = min(high, positions - sum(others))
+            if searched and dim != batch and high > dim.high:
+                dims = tuple(_format_dim(one, dim, high) for one in spec.dims)
+                return replace(spec, dims=dims)
     return None
 
 
-def _format_dim(dim: Dim, widened: Dim) -> Dim:
+def _format_dim(dim: Dim, widened: Dim, high: int) -> Dim:
     """Give the widened dim its new end; reduce other chosen dims to their names."""
     if dim != widened:
         return replace(dim, bounded=not dim.chosen)
-    high = _TIMES_AS_LARGE * dim.high
     return Dim(name=dim.name, low=dim.low, opt=default_opt(dim.low, high), high=high)
