@@ -58,6 +58,24 @@ def test_no_example_is_given_where_eager_rejects_larger_sizes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("positions", "wider"), [(None, 1280), (1000, 872), (256, None), (64, None)]
+)
+def test_the_example_ends_with_the_positions_of_a_text(
+    positions: int | None, wider: int | None
+) -> None:
+    text = signature_of("input_ids:int64[batch=1..8,sequence=1..32..128]")
+    past = signature_of("past_key_values.0.key:float32[batch=1..8,2,past=0..32..128,8]")
+    specs = tuple(
+        replace(spec, dims=tuple(replace(dim, chosen=dim.dynamic) for dim in spec.dims))
+        for spec in (*text.inputs, *past.inputs)
+    )
+    line = describe_unverified_dims(replace(text, inputs=specs), positions)
+    found = re.search(r"sequence=1\.\.(\d+)", line)
+    assert (int(found[1]) if found else None) == wider
+    assert ("'" in line) == (wider is not None)
+
+
+@pytest.mark.parametrize(
     ("low", "high", "said"),
     [(-(2**20), 2**20, True), (-(2**31) + 1, 2**31 - 1, False), (-(2**40), 2**40, False)],
 )
