@@ -160,6 +160,16 @@ def test_a_layer_whose_parts_do_not_fit_is_refused(change: str) -> None:
     assert "gptq" in caught.value.message
 
 
+@pytest.mark.parametrize("stated", [16, 64, 128, -1])
+def test_groups_that_are_not_the_configs_are_refused(stated: int) -> None:
+    for settings, tensors in ((GPTQ, gptq_tensors(4)[0]), (AWQ, awq_tensors()[0])):
+        unpack({**settings, "group_size": GROUP}, tensors)
+        with pytest.raises(CheckpointError) as caught:
+            unpack({**settings, "group_size": stated}, tensors)
+        assert f"groups of {GROUP} inputs" in caught.value.message
+        assert f"groups of {stated}" in caught.value.message
+
+
 @pytest.mark.parametrize(
     "settings",
     [
