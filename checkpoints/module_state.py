@@ -146,7 +146,7 @@ def _entries_by_key(value: Any) -> dict[object, object]:
 SAME_TOLERANCE = 1e-5
 
 
-def embedding_names(module: torch.nn.Module) -> frozenset[str]:
+def list_embeddings(module: torch.nn.Module) -> frozenset[str]:
     """Return the names of the parameters that are tables of embeddings."""
     from torch import nn
 

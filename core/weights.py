@@ -78,23 +78,14 @@ class IntegerWeighted(Target, Protocol):
         ...
 
 
-def read_floats(target: Target, path: Path) -> Iterator[Array]:
-    """Yield the float32 constants of a model file, such as embeddings beside integer weights.
-
-    Raises:
-        RunnerError: the file cannot be read.
-    """
-    if isinstance(target, Weighted):
-        yield from target.weights(path)
-
-
 def read_constants(target: Target, path: Path) -> Iterator[Array]:
     """Yield the float32 constants of a model file, and the values of its integer weights.
 
     Raises:
         RunnerError: the file cannot be read.
     """
-    yield from read_floats(target, path)
+    if isinstance(target, Weighted):
+        yield from target.weights(path)
     if isinstance(target, IntegerWeighted):
         yield from (matrix.read_all().values for matrix in target.integer_weights(path))
 

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..checkpoints.module_state import embedding_names
+from ..checkpoints.module_state import list_embeddings
 from ..converters.runner_base import RunnerBase
 from ..core.contract import (
     Advance,
@@ -312,7 +312,7 @@ class JudgeRequest:
             model.weights(),
             constants,
             computed=partial(model.computes, self.eager.references[0].feed.arrays),
-            tables=embedding_names(model.module) if model.has_module else (),
+            tables=list_embeddings(model.module) if model.has_module else (),
         )
 
     @cached_property

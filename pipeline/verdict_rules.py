@@ -28,7 +28,7 @@ from ..core.target_extensions import (
     list_host_changes,
 )
 from ..core.verdict import DefaultRun, Reason, State, Verdict
-from ..core.weights import IntegerWeighted, Weighted, read_constants, read_floats
+from ..core.weights import IntegerWeighted, Weighted, read_constants
 from ..validators.feeds import SAMPLE
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
 from ..validators.rounded_weights import find_misrounded_weights
@@ -182,7 +182,8 @@ def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
         faults = find_misrounded_weights(model.weights(), read(), computed=computed) if ours else ()
         if faults or not ours:  # names the scale, where that is the fault
             faults = find_scaled_blocks(model.weights(), read(), computed=computed) or faults
-        faults = faults or request.find_altered_weights(read_floats(target, candidate.path))
+        floats = target.weights(candidate.path) if isinstance(target, Weighted) else ()
+        faults = faults or request.find_altered_weights(floats)
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return Ruling.fault(ReasonCode.WEIGHT_ALTERED, *[f"{faults[0]}{more}"] if faults else [])
 
