@@ -211,6 +211,9 @@ def _find_altered(wanted: Array, found: Array, *, is_table: bool) -> NDArray[np.
     off: NDArray[np.bool_] = differs & (np.abs(wanted - found) > _ROUNDED * sizes)
     if not np.isfinite(found).all() or not np.isfinite(wanted).all():
         return None
+    with np.errstate(over="ignore"):
+        if (found.astype(np.float16) == found).all():  # stored in half, as beside integers
+            off &= wanted.astype(np.float16) != found
     if not off.any() or (not is_table and _is_folded(off, wanted, found)):
         return None
     return off
