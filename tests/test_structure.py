@@ -9,7 +9,7 @@ LIMITS = {
     "files": 551,
     "lines": 127_640,
     "small_files": 10,
-    "test_lines": 87_920,
+    "test_lines": 87_970,
     "participles": 18,
     "repeated_classes": 0,
     "repeated_files": 0,
