@@ -28,7 +28,7 @@ from .checkpoint_files import weight_files
 from .factory import use_fixed_seed
 from .float32_copy import widen_folder
 from .huggingface_cache import cache_inputs, inputs_of_one_graph, wrap_with_cache
-from .huggingface_inputs import LONGEST, InputQuery, config_number, config_value, infer_inputs
+from .huggingface_inputs import LONGEST, InputQuery, config_number, count_positions, infer_inputs
 from .huggingface_seq2seq import split_part
 from .huggingface_tasks import (
     CACHED,
@@ -100,18 +100,19 @@ def load_huggingface(checkpoint: Checkpoint) -> LoadedModule:
 def _make_loaded(
     model: PreTrainedModel, folder: Path, notes: tuple[str, ...], length: int
 ) -> LoadedModule:
-    takes = parameters_of(model.forward)
+    takes, reserved = parameters_of(model.forward), _count_reserved_positions(model)
     asked = InputQuery(
         name=type(model).__name__,
         required={parameter.name for parameter in takes if parameter.required},
-        reserved=_count_reserved_positions(model),
+        reserved=reserved,
         length=length,
         preprocessor=_read_preprocessor(folder),
     )
     known = infer_inputs(model.config, tuple(parameter.name for parameter in takes), asked)
     return LoadedModule(
-        kind=HUGGINGFACE, module=model, takes=takes, known=known, assumed=True, notes=notes
-    )
+        kind=HUGGINGFACE, module=model, takes=takes, known=known, assumed=True, notes=notes,
+        positions=count_positions(model.config, reserved),
+    )  # fmt: skip
 
 
 def _with_cache(loaded: LoadedModule, task: str) -> LoadedModule:
@@ -122,25 +123,12 @@ def _with_cache(loaded: LoadedModule, task: str) -> LoadedModule:
     module, takes, layers = wrap_with_cache(model, past=task != PREFILL)
     names = [parameter.name for parameter in takes]
     if task == MERGED:
-        positions = _count_positions(model)
-        known = inputs_of_one_graph(loaded.known, names, layers, positions)
+        known = inputs_of_one_graph(loaded.known, names, layers, loaded.positions)
     else:
         window = config_number(model.config, "sliding_window")
         past = task == WITH_PAST
         known = cache_inputs(loaded.known, names, layers, past=past, window=window)
     return replace(loaded, module=module, takes=takes, known=known)
-
-
-def _count_positions(model: PreTrainedModel) -> int | None:
-    """Return the positions of a text: with longrope, those before its angles change.
-
-    A text that grows beyond these has keys of both kinds; `generate` starts it again there.
-    """
-    rope, original = config_value(model.config, "rope_parameters"), None
-    if isinstance(rope, dict) and rope.get("rope_type") == "longrope":
-        original = rope.get("original_max_position_embeddings")
-        original = original or config_number(model.config, "original_max_position_embeddings")
-    return original or config_number(model.config, "max_position_embeddings", "n_positions")
 
 
 def _disable_cache(model: PreTrainedModel) -> bool:

@@ -62,6 +62,20 @@ def infer_inputs(
     }
 
 
+def count_positions(config: object, reserved: int = 0) -> int | None:
+    """Return the positions of a text without the reserved ones; None if it has no such limit.
+
+    With longrope, they are those before its angles change: a text that grows beyond these has keys
+    of both kinds, and `generate` starts it again there.
+    """
+    rope, original = config_value(config, "rope_parameters"), None
+    if isinstance(rope, dict) and rope.get("rope_type") == "longrope":
+        original = rope.get("original_max_position_embeddings")
+        original = original or config_number(config, "original_max_position_embeddings")
+    most = original or config_number(config, "max_position_embeddings", "n_positions")
+    return most and most - reserved
+
+
 def _token_inputs(config: object, query: InputQuery) -> dict[str, InputSpec]:
     vocabulary = config_number(config, "vocab_size")
     if vocabulary is None:

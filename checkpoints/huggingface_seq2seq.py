@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _DECODER, _ENCODER = "decoder", "encoder"  # whose keys and values: as optimum and transformers
 _MASK, _ENCODER_MASK = "attention_mask", "encoder_attention_mask"
+_ENCODER_TAKES = ("input_ids", _MASK, "input_features")
 _TOKENS = 3  # of the decoder, in the check of the parts
 _APART = 1e-3  # of the largest logit: far above roundoff, far below a missing input
 
@@ -52,27 +53,31 @@ def split_part(loaded: LoadedModule, task: str) -> LoadedModule:
     """
     model = cast("PreTrainedModel", loaded.module.eval())
     known = {n: spec for n, spec in loaded.known.items() if not n.startswith("decoder_")}
+    positions = loaded.positions
+    other = next((name for name in known if name not in _ENCODER_TAKES), None)
+    if other is not None:
+        raise _no_parts_error(model, f"its encoder takes {other}")
     encoder, decoder = _make_encoder(model), _make_decoder(model)
     sides = _check_parts(model, encoder, decoder, known)
     if task.endswith(ENCODER_PART):
         names, module = tuple(known), encoder
     else:
         ids = replace(loaded.known["decoder_input_ids"], name="input_ids")
-        known, module = _decoder_inputs(model, known, ids, sides), decoder
+        part = getattr(model.config, "decoder", None) or model.config
+        positions = config_number(part, "max_target_positions", "max_position_embeddings")
+        known, module = _decoder_inputs(known, ids, sides, positions), decoder
         masks = (_ENCODER_MASK,) if _ENCODER_MASK in known else ()
         names = ("input_ids", *masks, PAST)
     takes = tuple(Parameter(name=name, kind=ParameterKind.KEYWORD) for name in names)
-    return replace(loaded, module=module, takes=takes, known=known)
+    return replace(loaded, module=module, takes=takes, known=known, positions=positions)
 
 
 def _decoder_inputs(
-    model: PreTrainedModel, encoder: Mapping[str, InputSpec], ids: InputSpec, sides: _Sides
+    encoder: Mapping[str, InputSpec], ids: InputSpec, sides: _Sides, positions: int | None
 ) -> dict[str, InputSpec]:
     """Return the decoder's inputs; `encoder` are those of the encoder, `ids` the tokens."""
     batch, tokens = ids.dims
     ids = replace(ids, dims=(batch, replace(tokens, name="sequence")))
-    part = getattr(model.config, "decoder", None) or model.config
-    positions = config_number(part, "max_target_positions", "max_position_embeddings")
     found = inputs_of_one_graph({"input_ids": ids}, (), sides.own, positions, side=f".{_DECODER}")
     source = next(iter(encoder.values())).dims
     length = Dim.of_size(sides.length)
@@ -224,8 +229,10 @@ def _decode(
     """Run the decoder on tokens after a past, with the states of the encoder and their mask."""
     from transformers.modeling_outputs import BaseModelOutput
 
+    outputs = BaseModelOutput(last_hidden_state=states)
+    outputs.router_logits = None  # mixtures of experts (Switch, NLLB-MoE) hand these on
     return model(
-        encoder_outputs=BaseModelOutput(last_hidden_state=states),
+        encoder_outputs=outputs,
         decoder_input_ids=ids,
         past_key_values=_make_cache(past),
         use_cache=True,

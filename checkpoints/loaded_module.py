@@ -37,7 +37,8 @@ class LoadedModule:
     `kind` is the checkpoint's, or `pickle` for an unpickled object. `known` are the inputs that the
     checkpoint states, in order; if they are `assumed`, the model accepts others as well. `takes`
     are the parameters of the called method `call`; `drop` are names of outputs to omit. A model
-    without a module has an `opener` of what answers in its place.
+    without a module has an `opener` of what answers in its place. `positions` are those of a text,
+    with its past, if the checkpoint states them.
     """
 
     kind: str
@@ -49,6 +50,7 @@ class LoadedModule:
     notes: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     opener: Callable[[Any], Any] | None = None
+    positions: int | None = None
 
     @property
     def parameters(self) -> tuple[str, ...]:

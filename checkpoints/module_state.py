@@ -146,6 +146,14 @@ def _entries_by_key(value: Any) -> dict[object, object]:
 SAME_TOLERANCE = 1e-5
 
 
+def list_embeddings(module: torch.nn.Module) -> frozenset[str]:
+    """Return the names of the parameters that are tables of embeddings."""
+    from torch import nn
+
+    tables = {id(one.weight) for one in module.modules() if isinstance(one, nn.Embedding)}
+    return frozenset(name for name, one in module.named_parameters() if id(one) in tables)
+
+
 def find_unstable_outputs(
     first: Mapping[str, Array], second: Mapping[str, Array]
 ) -> tuple[str, ...]:

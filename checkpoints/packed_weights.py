@@ -19,6 +19,7 @@ _BITS = (4, 8)
 _WORD = 32  # bits
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where in a word AWQ stores each of eight columns
 _MATRIX = 2  # dims
+_GROUP = "group_size"  # inputs that share a scale, as a config names it; -1 for all
 _FLOAT_HINT = (
     "give the folder of its float weights with --int4 or --int8-weights, or quantize its weights "
     "alone to integers of 4 or 8 bits, without act-order"
@@ -90,6 +91,10 @@ class PackedLayer:
         shapes = f"{list(integers.shape)}, {list(scales.shape)} and {list(zeros.shape)}"
         if scales.shape != zeros.shape or scales.shape[0] != rows or columns % scales.shape[1]:
             raise self.error(f"integers, scales and zero points of {shapes} do not fit each other")
+        group = self.packing.options.get(_GROUP)
+        if group is not None and scales.shape[1] != (-(-columns // group) if group > 0 else 1):
+            found = f"its scales are of groups of {columns // scales.shape[1]} inputs"
+            raise self.error(f"{found}, and the config has groups of {group}")
         if not np.isfinite(scales).all():
             raise self.error("a scale is NaN or Inf")
         return QuantizedMatrix(
@@ -262,7 +267,7 @@ def _gptq_format(settings: Mapping[str, Any]) -> _Found:
         return None, f"with {bits} bits in the format {version}: only 4 and 8 in {GPTQ} are kept"
     return PackedFormat(
         method=GPTQ, bits=(bits,), parts=("qweight", "qzeros", "scales", "g_idx"),
-        unpack=_unpack_gptq, options={"offset": int(version == GPTQ)},
+        unpack=_unpack_gptq, options={"offset": int(version == GPTQ), **_read_group(settings)},
     ), ""  # fmt: skip
 
 
@@ -272,7 +277,18 @@ def _awq_format(settings: Mapping[str, Any]) -> _Found:
     if bits != min(_BITS) or version != "gemm":
         return None, f"with {bits} bits in the format {version}: only 4 in gemm are kept"
     parts = ("qweight", "qzeros", "scales")
-    return PackedFormat(method=AWQ, bits=(bits,), parts=parts, unpack=_unpack_awq), ""
+    return PackedFormat(
+        method=AWQ, bits=(bits,), parts=parts, unpack=_unpack_awq, options=_read_group(settings)
+    ), ""
+
+
+def _read_group(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return the size of groups, if the config has it; raises ValueError if it is none."""
+    stated = settings.get(_GROUP, settings.get("q_group_size"))
+    size = None if stated is None else int(stated)
+    if size is not None and size < 1 and size != -1:
+        raise ValueError(f"groups of {size}")
+    return {} if size is None else {_GROUP: size}
 
 
 def _find_compressed(settings: Mapping[str, Any]) -> _Found:

@@ -89,11 +89,16 @@ class EagerTrials:
         """Yield trial feeds at these sizes.
 
         First with new random values, then with all integer inputs at an end of their range, then
-        with one integer input at an end.
+        with one integer input at an end. Values that follow the sizes, such as positions, stay as
+        they are: other ones are another model's.
         """
         feeds = [self._drawer.feed(f"other-{number}", sizes) for number in range(_MAX_OTHER_FEEDS)]
         yield from (feed.arrays for feed in feeds)
-        whole = [spec.name for spec in self.signature.inputs if spec.dtype not in FLOATS]
+        whole = [
+            spec.name
+            for spec in self.signature.inputs
+            if spec.dtype not in FLOATS and not (spec.values and spec.values.high_dim)
+        ]
         for names in (whole, *([name] for name in whole if len(whole) > 1)):
             yield from self._drawer.at_ends(feeds[0], names)
 

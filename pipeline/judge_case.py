@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..checkpoints.module_state import list_embeddings
 from ..converters.runner_base import RunnerBase
 from ..core.contract import (
     Advance,
+    Array,
     Converted,
     Deferred,
     Feed,
@@ -30,6 +32,7 @@ from ..core.signature import DTYPE_NAMES, DTYPES, Signature
 from ..core.target_extensions import Carrying
 from ..core.verdict import Tolerance
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
+from ..validators.model_identity import find_altered_weights
 from .branch_coverage import CaptureEvidence
 from .eager_reference import EagerReference
 from .float64_reference import add_float64
@@ -306,6 +309,16 @@ class JudgeRequest:
     sensitive: bool = False
     states_accuracy: bool = False
     reference: ReferenceRuntime | None = None
+
+    def find_altered_weights(self, constants: Iterable[Array]) -> tuple[str, ...]:
+        """Describe float32 constants of the candidate that are a weight with elements altered."""
+        model = self.eager.model
+        return find_altered_weights(
+            model.weights(),
+            constants,
+            computed=partial(model.computes, self.eager.references[0].feed.arrays),
+            tables=list_embeddings(model.module) if model.has_module else (),
+        )
 
     @cached_property
     def case(self) -> JudgeCase:

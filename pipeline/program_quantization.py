@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ..checkpoints.quantized_program import list_program_steps
 from ..core.kinds import Precision, ReasonCode
 from ..core.weights import QuantizationCarrying, QuantizationStep, Weighted
-from ..validators.model_identity import find_altered_weights
 from ..validators.ruling import Ruling
 from .judge_case import JudgeRequest
 from .reply_evidence import JudgedEvidence
@@ -39,9 +37,7 @@ def check_quantization(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
         return Ruling()  # operators of another form, judged within the limits of floats
     texts = find_other_steps(wanted, found)
     if isinstance(candidate.target, Weighted):  # biases: limits of INT8 are wide for them
-        constants = candidate.target.weights(candidate.path)
-        computed = partial(model.computes, request.eager.references[0].feed.arrays)
-        texts += find_altered_weights(model.weights(), constants, computed=computed)
+        texts += request.find_altered_weights(candidate.target.weights(candidate.path))
     more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
     return Ruling.fault(ReasonCode.WEIGHT_ALTERED, *[f"{texts[0]}{more}"] if texts else [])
 

@@ -12,7 +12,7 @@ from ..core.contract import Feed
 from ..core.dims import UNBOUNDED, Dim, default_opt
 from ..core.domain import Domain
 from ..core.errors import CheckpointError
-from ..core.signature import InputSpec, Signature
+from ..core.signature import FLOATS, InputSpec, Signature
 from ..validators.edge_case_feeds import find_batch_dim
 from ..validators.feeds import FeedDrawer
 from .run_reference import nonfinite_outputs
@@ -236,6 +236,7 @@ def _accepts_open_masks(
     return not any(np.isnan(one).any() for one in outputs.values() if one.dtype.kind in "fc")
 
 
+_TEXT = {"sequence", "past"}  # dims of a decoder's text: the tokens and those before them
 _TIMES_AS_LARGE = (10, 4, 2)  # of the largest size that was tried, as an example for the user
 
 
@@ -252,7 +253,11 @@ def describe_unverified_dims(signature: Signature, wider: InputSpec | None) -> s
 
 
 def widen_input(signature: Signature, loaded: LoadedModule) -> InputSpec | None:
-    """Return the first input with a dim that ends with the search, and is larger in eager."""
+    """Return the first input with a dim that ends with the search, and is larger in eager.
+
+    Tokens and their past together end with the model's positions, beyond which a rotary model
+    computes values that mean nothing.
+    """
     batch = find_batch_dim(signature)
     found = [
         (spec, dim)
@@ -270,18 +275,30 @@ def widen_input(signature: Signature, loaded: LoadedModule) -> InputSpec | None:
         most[batch.name or ""] = max(batch.low, 1)
     try:
         for times, (spec, dim) in itertools.product(_TIMES_AS_LARGE, found):
-            sizes = {**most, dim.name or "": times * dim.high}
+            high = _leave_positions(spec, dim, most, loaded.positions, times * dim.high)
+            sizes = {**most, dim.name or "": high}
+            if high <= dim.high:
+                continue
             if signature.count_elements(sizes) > MAX_ELEMENTS or probe.accepts(sizes):
-                dims = tuple(_format_dim(one, dim, times) for one in spec.dims)
+                dims = tuple(_format_dim(one, dim, high) for one in spec.dims)
                 return replace(spec, dims=dims)
     finally:
         before.restore()  # discard state that forward kept from these feeds
     return None
 
 
-def _format_dim(dim: Dim, widened: Dim, times: int) -> Dim:
+def _leave_positions(
+    spec: InputSpec, dim: Dim, most: Mapping[str, int], positions: int | None, high: int
+) -> int:
+    """Return the end of a dim, at most the positions that the other dims of a text leave to it."""
+    text = most.keys() & _TEXT
+    if positions is None or (spec.dtype in FLOATS and dim.name not in text):
+        return high
+    return min(high, positions - sum(most[name] for name in text - {dim.name}))
+
+
+def _format_dim(dim: Dim, widened: Dim, high: int) -> Dim:
     """Give the widened dim its new end; reduce other chosen dims to their names."""
     if dim != widened:
         return replace(dim, bounded=not dim.chosen)
-    high = times * dim.high
     return Dim(name=dim.name, low=dim.low, opt=default_opt(dim.low, high), high=high)

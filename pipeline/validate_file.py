@@ -32,6 +32,7 @@ from ..validators.apply_tolerance import apply_tolerance
 from ..validators.ruling import Judgment, Ruling, decide
 from .accuracy_gate import apply_recorded_preprocessing
 from .branch_coverage import CaptureEvidence, branch_coverage, watch_branches
+from .declared_sizes import narrow_to_declared
 from .eager_reference import EagerReference, open_reference, read_checkpoint
 from .judge_case import Candidate, JudgeRequest, match_outputs, pair_ends
 from .labelled_accuracy import enter_labelled
@@ -202,6 +203,7 @@ def _judge_against(  # noqa: PLR0913 - both sides, and how to judge
         progress = Progress(tell=tell, logs=logs)
         checkpoint = read_checkpoint(source, progress)
         check_not_itself(candidate.path, checkpoint, source)
+        source = narrow_to_declared(source, checkpoint, candidate, progress)
         eager = open_reference(source, checkpoint, judging, progress)
         labelled = enter_labelled(measuring, eager, progress, held)
         watch_branches(eager, judging.accept, progress)

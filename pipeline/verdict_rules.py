@@ -31,7 +31,6 @@ from ..core.verdict import DefaultRun, Reason, State, Verdict
 from ..core.weights import IntegerWeighted, Weighted, read_constants
 from ..validators.feeds import SAMPLE
 from ..validators.judge import ArtifactOutputs, ReferenceOutputs, judge
-from ..validators.model_identity import find_altered_weights
 from ..validators.rounded_weights import find_misrounded_weights
 from ..validators.ruling import Judgment, Ruling
 from ..validators.scaled_blocks import find_scaled_blocks
@@ -177,13 +176,14 @@ def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     ours = QUANTIZER_KEY in stated and SAMPLES_KEY not in stated  # which rounds to nearest
     target, computed = candidate.target, partial(model.computes, eager.references[0].feed.arrays)
     if exact and QUANTIZER_KEY not in stated:
-        constants = read_constants(target, candidate.path)
-        faults = find_altered_weights(model.weights(), constants, computed=computed)
+        faults = request.find_altered_weights(read_constants(target, candidate.path))
     elif rounds and isinstance(target, IntegerWeighted):
         read = partial(target.integer_weights, candidate.path)
         faults = find_misrounded_weights(model.weights(), read(), computed=computed) if ours else ()
         if faults or not ours:  # names the scale, where that is the fault
             faults = find_scaled_blocks(model.weights(), read(), computed=computed) or faults
+        floats = target.weights(candidate.path) if isinstance(target, Weighted) else ()
+        faults = faults or request.find_altered_weights(floats)
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return Ruling.fault(ReasonCode.WEIGHT_ALTERED, *[f"{faults[0]}{more}"] if faults else [])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..core.contract import Array, Outputs
@@ -37,17 +37,20 @@ def find_altered_weights(
     constants: Iterable[Array],
     *,
     computed: ComputedTest = lambda _: False,
+    tables: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Describe constants that equal a weight except for some elements.
 
     A weight without a similar constant was folded, split or removed and is not reported, nor are
-    differences in whole rows or columns, as after a fold. Comparing outputs covers these.
+    multiples of whole rows or columns, as after a fold. Comparing outputs covers these.
 
     Args:
         weights: float32 arrays of the checkpoint by name; those below 16 elements are ignored.
         constants: float32 arrays of the artifact, in any order; read once.
         computed: tests whether eager itself computes such a constant from its weights (pruning by a
             mask, clamping); if so, it is not reported.
+        tables: names of embeddings. Nothing is folded into a few of their rows, and no feed may
+            have the token of a row.
     """
     known = _WeightIndex(
         {name: array for name, array in weights.items() if array.size >= LEAST_ELEMENTS}
@@ -62,8 +65,13 @@ def find_altered_weights(
             found[digest] += 1
         else:
             left.append(constant)
-    missing = {name: array for name, array in known.weights.items() if not known.take(name, found)}
-    texts = (_describe_altered(name, array, left, computed) for name, array in missing.items())
+    sizes = {constant.size for constant in left}  # weights of other sizes are not even read
+    alike = {name: array for name, array in known.weights.items() if array.size in sizes}
+    missing = {name: array for name, array in alike.items() if not known.take(name, found)}
+    texts = (
+        _describe_altered(name, array, left, computed, is_table=name in tables)
+        for name, array in missing.items()
+    )
     return tuple(text for text in texts if text)
 
 
@@ -72,16 +80,20 @@ class _WeightIndex:
 
     def __init__(self, weights: Mapping[str, Array]) -> None:
         self.weights = weights
-        self._plain = {name: _array_digest(array) for name, array in weights.items()}
+        self._plain: dict[str, bytes] = {}
         self._turned: dict[str, bytes | None] = {}
-        self._digests = set(self._plain.values())
+        self._digests: set[bytes] = set()
         self.by_size: dict[int, list[str]] = {}
         for name, array in weights.items():
             self.by_size.setdefault(array.size, []).append(name)
+        self._read: set[int] = set()  # sizes whose weights are in the index
         self._turned_over: set[int] = set()  # sizes whose transposed weights are in the index
 
     def has(self, digest: bytes, size: int) -> bool:
         """Whether a weight of this size has this digest, transposed or not."""
+        if size not in self._read:
+            self._read.add(size)
+            self._digests.update(map(self._of_plain, self.by_size[size]))
         if digest not in self._digests and size not in self._turned_over:
             self._turned_over.add(size)
             turned = map(self._of_turned, self.by_size[size])
@@ -90,12 +102,17 @@ class _WeightIndex:
 
     def take(self, name: str, found: Counter[bytes]) -> bool:
         """Consume one constant that equals the weight, so that equal weights need one each."""
-        plain = self._plain[name]
+        plain = self._of_plain(name)
         digest = plain if found[plain] else self._of_turned(name)
         if digest is None or not found[digest]:
             return False
         found[digest] -= 1
         return True
+
+    def _of_plain(self, name: str) -> bytes:
+        if name not in self._plain:
+            self._plain[name] = _array_digest(self.weights[name])
+        return self._plain[name]
 
     def _of_turned(self, name: str) -> bytes | None:
         array = self.weights[name]
@@ -116,12 +133,12 @@ def _array_digest(array: Array) -> bytes:
 
 
 def _describe_altered(
-    name: str, weight: Array, constants: Iterable[Array], computed: ComputedTest
+    name: str, weight: Array, constants: Iterable[Array], computed: ComputedTest, *, is_table: bool
 ) -> str:
     """Describe the constant that is this weight except for some elements; empty if none is."""
     for constant in constants:
         for meant, found in _candidate_values(weight, constant):
-            off = _find_altered(meant, found)
+            off = _find_altered(meant, found, is_table=is_table)
             if off is not None and not computed(lambda other, own=constant: _is_same(other, own)):  # type: ignore[misc]
                 return _difference_text(name, meant, found, off)
     return ""
@@ -182,7 +199,7 @@ def _undo_fold(rows: Array, others: Array) -> tuple[Array, Array]:
         return meant, np.abs(meant - others) <= _ROUNDED * np.abs(others)
 
 
-def _find_altered(wanted: Array, found: Array) -> NDArray[np.bool_] | None:
+def _find_altered(wanted: Array, found: Array, *, is_table: bool) -> NDArray[np.bool_] | None:
     """Return where the two differ if they are one weight with some elements altered."""
     import numpy as np
 
@@ -194,19 +211,22 @@ def _find_altered(wanted: Array, found: Array) -> NDArray[np.bool_] | None:
     off: NDArray[np.bool_] = differs & (np.abs(wanted - found) > _ROUNDED * sizes)
     if not np.isfinite(found).all() or not np.isfinite(wanted).all():
         return None
-    if not off.any() or _is_folded(off, alive):
+    with np.errstate(over="ignore"):
+        if (found.astype(np.float16) == found).all():  # stored in half, as beside integers
+            off &= wanted.astype(np.float16) != found
+    if not off.any() or (not is_table and _is_folded(off, wanted, found)):
         return None
     return off
 
 
-def _is_folded(off: NDArray[np.bool_], alive: NDArray[np.bool_]) -> bool:
-    """Whether the differences are whole rows or whole columns of a weight with several."""
+def _is_folded(off: NDArray[np.bool_], wanted: Array, found: Array) -> bool:
+    """Whether the differences are multiples of whole rows or columns of a weight with several."""
     if off.ndim < _MATRIX:
         return False
-    rows, living = off.reshape(len(off), -1), alive.reshape(len(off), -1)
-    for one, all_of_it in ((rows, living), (rows.T, living.T)):
-        touched = one.any(axis=1)
-        if one.shape[1] > 1 and (one[touched] == all_of_it[touched]).all():
+    rows, meant, others = (one.reshape(len(off), -1) for one in (off, wanted, found))
+    for touched, one, other in ((rows, meant, others), (rows.T, meant.T, others.T)):
+        some = touched.any(axis=1)
+        if one.shape[1] > 1 and _undo_fold(one[some], other[some])[1].all():
             return True
     return False
 

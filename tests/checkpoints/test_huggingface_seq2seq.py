@@ -40,6 +40,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "Pegasus": ("PegasusForConditionalGeneration", BART),
     "M2M100": ("M2M100ForConditionalGeneration", BART),
     "Whisper": ("WhisperForConditionalGeneration", {**BART, **AUDIO}),
+    "SwitchTransformers": (
+        "SwitchTransformersForConditionalGeneration",
+        {**T5, "num_experts": 2, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1},
+    ),
+    "NllbMoe": (
+        "NllbMoeForConditionalGeneration",
+        {**BART, "num_experts": 2, "encoder_sparse_step": 1, "decoder_sparse_step": 2},
+    ),
 }
 
 
@@ -169,3 +177,15 @@ def test_parts_that_do_not_give_the_logits_of_the_whole_model_are_rejected(
     ) as caught:
         opened(tmp_path, "merged")
     assert caught.value.hint.endswith("--model-arg task=text2text-generation")
+
+
+def test_an_encoder_of_waveforms_is_refused_by_its_input(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 60}
+    heads = {"encoder_num_attention_heads": 2, "decoder_num_attention_heads": 2}
+    layers = {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 1}
+    config = transformers.MoonshineConfig(**sizes, **heads, **layers)
+    transformers.MoonshineForConditionalGeneration(config).save_pretrained(tmp_path)
+    task = "automatic-speech-recognition-encoder"
+    named = has_code(ErrorCode.UNSUPPORTED, naming="input_values")
+    with pytest.raises(UsageError, check=named):
+        load_checkpoint(identify(tmp_path, factory=None, factory_args={"task": task}, method=None))

@@ -173,6 +173,16 @@ def test_integers_wider_than_their_method_writes_are_refused() -> None:
     assert caught.value.code is ErrorCode.UNSUPPORTED
 
 
+@pytest.mark.parametrize("stated", [16, 64, 128, -1])
+def test_groups_that_are_not_the_configs_are_refused(stated: int) -> None:
+    for settings, tensors in ((GPTQ, gptq_tensors(4)[0]), (AWQ, awq_tensors()[0])):
+        unpack({**settings, "group_size": GROUP}, tensors)
+        with pytest.raises(CheckpointError) as caught:
+            unpack({**settings, "group_size": stated}, tensors)
+        assert f"groups of {GROUP} inputs" in caught.value.message
+        assert f"groups of {stated}" in caught.value.message
+
+
 @pytest.mark.parametrize(
     "settings",
     [

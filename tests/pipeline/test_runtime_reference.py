@@ -303,6 +303,22 @@ def _make_sequence() -> onnx.GraphProto:
     return helper.make_graph([node], "g", [sequence], [_value("y", _FLOAT, ["m", 4])])
 
 
+def test_sizes_that_the_judged_file_declares_bound_the_domain(text: Path, tmp_path: Path) -> None:
+    import openvino
+
+    model = openvino.Core().read_model(text)
+    dims = [openvino.Dimension(1, 4), openvino.Dimension(6)]
+    model.reshape({"ids": openvino.PartialShape(dims), "mask": openvino.PartialShape(dims)})
+    openvino.save_model(model, tmp_path / "few.xml", compress_to_fp16=False)
+    verdict = judge(tmp_path / "few.xml", text)
+    assert verdict.passed, verdict.reasons
+    assert verdict.domain is not None
+    ids = next(spec for spec in verdict.domain.inputs if spec.name == "ids")
+    assert [(dim.low, dim.high) for dim in ids.dims] == [(1, 4), (6, 6)]
+    stated = Source(checkpoint=text, inputs=("ids[batch=1..5,_]",))
+    assert not validate_file(tmp_path / "few.xml", stated, judging=_QUICK).passed
+
+
 @pytest.mark.parametrize(("make", "kind"), [(_make_string, "string"), (_make_sequence, "sequence")])
 def test_an_input_that_is_no_tensor_of_numbers_is_refused(
     text: Path, make: Callable[[], onnx.GraphProto], kind: str

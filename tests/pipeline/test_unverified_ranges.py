@@ -84,6 +84,33 @@ def test_the_example_is_a_size_at_which_eager_runs(positions: int, most: int) ->
     assert not most or line.endswith(f"--input 'x:float32[batch=1..4,n=1..{most}]')"), line
 
 
+class Rotary(nn.Module):
+    """Takes any size, as a model with rotary positions does."""
+
+    def forward(self, input_ids: Tensor, kept: Tensor) -> Tensor:
+        return input_ids.sum() + kept.sum()
+
+
+@pytest.mark.parametrize(
+    ("positions", "wider"), [(None, 1280), (1000, 872), (256, None), (64, None)]
+)
+def test_the_example_ends_with_the_positions_of_a_text(
+    positions: int | None, wider: int | None
+) -> None:
+    text = signature_of("input_ids:int64[batch=1..8,sequence=1..32..128]")
+    past = signature_of("kept:float32[batch=1..8,2,past=0..32..128,8]")
+    specs = tuple(
+        replace(spec, dims=tuple(replace(dim, chosen=dim.dynamic) for dim in spec.dims))
+        for spec in (*text.inputs, *past.inputs)
+    )
+    loaded = replace(load(Rotary()), positions=positions)
+    signature = replace(text, inputs=specs)
+    line = describe_unverified_dims(signature, widen_input(signature, loaded))
+    found = re.search(r"sequence=1\.\.(\d+)", line)
+    assert (int(found[1]) if found else None) == wider
+    assert ("'" in line) == (wider is not None)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "said"),
     [(-(2**20), 2**20, True), (-(2**31) + 1, 2**31 - 1, False), (-(2**40), 2**40, False)],

@@ -27,6 +27,16 @@ def double_one_scale(path: Path, copy: Path) -> None:
     onnx.save(model, str(copy))
 
 
+def alter_one_float(path: Path, copy: Path) -> None:
+    model = onnx.load(str(path))
+    node = next(one for one in model.graph.node if one.op_type == "Conv")
+    tensor = next(one for one in model.graph.initializer if one.name == node.input[1])
+    values = numpy_helper.to_array(tensor).copy()
+    values.flat[3] *= 1.01
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    onnx.save(model, str(copy))
+
+
 @pytest.mark.slow
 def test_one_doubled_scale_is_rejected_that_the_outputs_do_not_show(
     digits_source: Source, tmp_path: Path
@@ -49,3 +59,9 @@ def test_one_doubled_scale_is_rejected_that_the_outputs_do_not_show(
     assert all(output.passed for output in verdict.outputs)
     assert reason_codes(verdict) == [ReasonCode.WEIGHT_ALTERED]
     assert "block" in verdict.reason
+
+    alter_one_float(path, tmp_path / "float.onnx")
+    verdict = validate_file(tmp_path / "float.onnx", digits_source, precision=Precision.INT4)
+    assert all(output.passed for output in verdict.outputs)
+    assert reason_codes(verdict) == [ReasonCode.WEIGHT_ALTERED]
+    assert "_conv.weight" in verdict.reason

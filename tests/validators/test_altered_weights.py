@@ -132,3 +132,32 @@ def test_what_eager_makes_of_a_weight_itself_is_not_altered(fold: Any) -> None:
     assert faults_of(pruned * fold) == ()
     assert faults_of(altered(pruned * fold)) != ()
     assert find_altered_weights({"w": WEIGHT}, [pruned * fold]) != ()
+
+
+def test_rows_that_are_no_multiples_are_no_fold() -> None:
+    tall = np.vstack([WEIGHT, OTHER])
+    swapped = tall.copy()
+    swapped[[3, 4]] = swapped[[4, 3]]
+    (fault,) = find_altered_weights({"w": tall}, [swapped])
+    assert "60 of 1200 elements" in fault
+
+
+@pytest.mark.parametrize("times", [0.0, 1.1])
+def test_a_row_of_an_embedding_that_is_off_is_named(times: float) -> None:
+    other = WEIGHT.copy()
+    other[3] *= np.float32(times)
+    assert find_altered_weights({"w": WEIGHT}, [other]) == ()
+    (fault,) = find_altered_weights({"w": WEIGHT}, [other], tables={"w"})
+    assert "30 of 600 elements" in fault
+
+
+def test_a_weight_of_bfloat16_that_is_stored_in_float16_is_not_altered() -> None:
+    bits = WEIGHT.copy().view(np.uint32) & np.uint32(0xFFFF0000)
+    weight = bits.view(np.float32)  # 8 bits of significand, which float16 holds
+    weight[3, :9] = np.float32(2**-24 * 1.25)  # but not where it is subnormal
+    stored = weight.astype(np.float16).astype(np.float32)
+    assert 0 < np.count_nonzero(stored != weight) < 60
+    assert find_altered_weights({"w": weight}, [stored]) == ()
+    stored[5, 5] *= 2
+    (fault,) = find_altered_weights({"w": weight}, [stored])
+    assert "1 of 600 elements" in fault
