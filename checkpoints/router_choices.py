@@ -26,7 +26,7 @@ class RouterScores:
     count: int
 
     @property
-    def chosen(self) -> Array:
+    def winners(self) -> Array:
         """The experts of each token from the best, [tokens, count]."""
         import numpy as np
 
@@ -70,7 +70,7 @@ def list_others(
     import numpy as np
 
     for place, router in enumerate(routers):
-        count, now = router.count, np.where(given[place] < 0, router.chosen, given[place])
+        count, now = router.count, np.where(given[place] < 0, router.winners, given[place])
         taken = np.zeros(router.scores.shape, bool)
         np.put_along_axis(taken, now, values=True, axis=1)
         order = np.lexsort((-router.scores, ~taken), axis=1)
@@ -92,7 +92,7 @@ def count_moved(routers: Sequence[RouterScores], draw: Sequence[RouterScores]) -
     import numpy as np
 
     moved = [
-        (np.sort(one.chosen) != np.sort(other.chosen)).any(1)
+        (np.sort(one.winners) != np.sort(other.winners)).any(1)
         for one, other in zip(routers, draw, strict=True)
     ]
     return int(np.any(moved, axis=0).sum()) if moved else 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..checkpoints.router_choices import OtherExperts, RouterScores, count_moved, list_others
-from ..core.contract import Array, Outputs
+from ..core.contract import Array, Feed, Outputs
 from ..core.errors import CheckpointError
 from ..core.generation import DecoderLoop
 from ..core.kinds import Precision, ReasonCode
@@ -24,8 +24,14 @@ from .float64_reference import SHARES
 from .reply_evidence import Evidence, FeedPair, JudgedEvidence
 
 _PAIRS = 2  # of perturbed runs with opposite signs
-# Of the weights' and inputs' rounding, which SHARES exaggerates for the ties of integers
-_SHARES = {**SHARES, Precision.INT8: 0.02, Precision.FP8: 0.04, Precision.INT4: 0.08}
+# Of the weights' and inputs' rounding in a layer, which SHARES exaggerates for ties of integers
+_SHARES = {
+    **SHARES,
+    Precision.INT8_DYNAMIC: 0.01,
+    Precision.INT8: 0.02,
+    Precision.FP8: 0.04,
+    Precision.INT4: 0.08,
+}
 _MOST_TIMES, _SPARE = 2.0, 2  # tokens that change experts: times the draws' mean, and more of few
 _MOST_RUNS = 100  # of a search on one feed; 1 to 40 are usual
 _ROUNDS = 3  # once feeds pass, channels over all feeds may show others
@@ -35,8 +41,8 @@ _CHANGED, _CLOSER = 0.01, 0.5  # share of an error that is another one, and one 
 def settle_routing(judged: JudgedEvidence, eager: EagerReference) -> JudgedEvidence:
     """Judge again by eager with the experts that rounding chose for tokens between two.
 
-    Which tokens these are is searched (see `_Search`). With these experts all rows, and those of
-    later tokens, are judged within the usual limits. The judge over tokens sees eager's own choice.
+    Which tokens these are is searched (see `_ExpertSearch`). With these experts all rows, later
+    tokens' too, are within the usual limits. The judge over tokens sees eager's own choice.
     """
     evidence, lowered = judged.evidence, judged.evidence.precision is not Precision.FP32
     others = [one for one in judged.verdict.faults if one.code is not ReasonCode.BESIDE_MASK]
@@ -99,7 +105,7 @@ def _route_feeds(
         if name in known or (failed and name not in failed):
             continue
         try:
-            routed = _Search(pair=pair, eager=eager, loop=loop, evidence=evidence).run()
+            routed = _ExpertSearch(pair=pair, eager=eager, loop=loop, evidence=evidence).run()
         except CheckpointError:
             routed = None
         if routed is not None:
@@ -127,7 +133,7 @@ class _Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Search:
+class _ExpertSearch:
     """The search for the experts that the artifact chose on one feed.
 
     Rows of a batch are independent, and tokens depend on those before. So in each row the first
@@ -181,28 +187,30 @@ class _Search:
         return bool(self._routers) and all(len(one) == len(self._routers) for one in self._draws)
 
     @property
+    def _feed(self) -> Feed:
+        return self.pair[0].feed.arrays
+
+    @property
     def _tokens(self) -> int:
-        return int(self.pair[0].feed.arrays[self.loop.ids].size)
+        return int(self._feed[self.loop.ids].size)
 
     @cached_property
     def _routers(self) -> tuple[RouterScores, ...]:
-        return self._route(())[1]
+        return self.eager.model.run_with_experts(self._feed, self._tokens)[1]
 
     @property
     def _free(self) -> list[Array]:
         """No given experts, by router."""
         import numpy as np
 
-        return [np.full_like(one.chosen, -1) for one in self._routers]
+        return [np.full_like(one.winners, -1) for one in self._routers]
 
     @cached_property
     def _draws(self) -> list[tuple[RouterScores, ...]]:
         """The scores of perturbed runs, with eager's own experts, so that none moves another."""
-        share, own = _SHARES[self.evidence.precision], [one.chosen for one in self._routers]
+        share, own = _SHARES[self.evidence.precision], [one.winners for one in self._routers]
         return [
-            self.eager.model.record_routers(
-                self.pair[0].feed.arrays, own, share=sign * share, seed=seed
-            )
+            self.eager.model.record_routers(self._feed, own, share=sign * share, seed=seed)
             for seed in range(_PAIRS)
             for sign in (1, -1)
         ]
@@ -213,16 +221,13 @@ class _Search:
         moved = [count_moved(self._routers, one) for one in self._draws]
         return int(_MOST_TIMES * sum(moved) / len(moved)) + _SPARE
 
-    def _route(self, given: Sequence[Array]) -> tuple[Outputs, tuple[RouterScores, ...]]:
-        return self.eager.model.run_with_experts(self.pair[0].feed.arrays, self._tokens, given)
-
     def _compare(self, given: Sequence[Array]) -> _Comparison:
         """Compare the artifact with eager that takes these experts."""
         import numpy as np
 
-        outputs, routers = self._route(given)
+        outputs, routers = self.eager.model.run_with_experts(self._feed, self._tokens, given)
         beyond, noise = np.zeros(self._tokens, bool), dict[str, Array]()
-        hidden = self._hidden
+        hidden = self._find_hidden_row()
         for name, usual in self._usual_noise.items():
             limits = self.evidence.verdict.tolerance.of(name)
             eager = self._rows_of(outputs[name], name)
@@ -234,12 +239,11 @@ class _Search:
         others = [*list_others(routers, self._draws, given)]
         return _Comparison(outputs=outputs, noise=noise, beyond=beyond, others=others)
 
-    @property
-    def _hidden(self) -> Array:
-        """Tokens of a row that a mask hides completely, which is not judged."""
+    def _find_hidden_row(self) -> Array:
+        """Return the tokens of a row that a mask hides completely, which is not judged."""
         import numpy as np
 
-        found = np.zeros(self.pair[0].feed.arrays[self.loop.ids].shape, bool)
+        found = np.zeros(self._feed[self.loop.ids].shape, bool)
         found[-1] = self.pair[0].feed.name == EMPTY_MASK
         return found.reshape(-1)
 
@@ -261,7 +265,7 @@ class _Search:
         """Return the rows of the new tokens in an output, [tokens, elements]."""
         import numpy as np
 
-        length = self.pair[0].feed.arrays[self.loop.ids].shape[1]
+        length = self._feed[self.loop.ids].shape[1]
         moved = np.moveaxis(array, self._axis_of(name) or 1, 1)[:, -length:]
         return moved.reshape(self._tokens, -1).astype(np.float64)
 
@@ -300,7 +304,7 @@ class _Search:
 
     def _count_along(self, marked: Array) -> Array:
         """Return how many tokens of the row are marked up to each token, [tokens]."""
-        shape = self.pair[0].feed.arrays[self.loop.ids].shape
+        shape = self._feed[self.loop.ids].shape
         found: Array = marked.reshape(shape).cumsum(axis=1).reshape(-1)
         return found
 
