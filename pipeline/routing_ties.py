@@ -33,6 +33,7 @@ _SHARES = {
     Precision.INT4: 0.08,
 }
 _MOST_TIMES, _SPARE = 2.0, 2  # tokens that change experts: times the draws' mean, and more of few
+_UNSURE = 0.5  # share of tokens that rounding sends elsewhere, beyond which a choice says little
 _MOST_RUNS = 100  # of a search on one feed; 1 to 40 are usual
 _ROUNDS = 3  # once feeds pass, channels over all feeds may show others
 _CHANGED, _CLOSER = 0.01, 0.5  # share of an error that is another one, and one that is explained
@@ -217,9 +218,10 @@ class _ExpertSearch:
 
     @cached_property
     def _most(self) -> int:
-        """How many tokens may have other experts."""
-        moved = [count_moved(self._routers, one) for one in self._draws]
-        return int(_MOST_TIMES * sum(moved) / len(moved)) + _SPARE
+        """How many tokens may have other experts: none if rounding sends half of them there."""
+        counts = [count_moved(self._routers, one) for one in self._draws]
+        moved = sum(counts) / len(counts)
+        return 0 if moved >= _UNSURE * self._tokens else int(_MOST_TIMES * moved) + _SPARE
 
     def _compare(self, given: Sequence[Array]) -> _Comparison:
         """Compare the artifact with eager that takes these experts."""
