@@ -51,6 +51,8 @@ MODELS: dict[str, tuple[str, str, dict[str, object]]] = {
     "qwen3-moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", {**PAIRS, **EXPERTS}),
     "mixtral": ("MixtralForCausalLM", "MixtralConfig", {
         **PAIRS, "num_local_experts": 8, "intermediate_size": 64}),
+    "olmoe": ("OlmoeForCausalLM", "OlmoeConfig", {
+        **PAIRS, "num_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 64}),
     "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {
         **PAIRS, **TIED, "head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 64}),
     "bamba": ("BambaForCausalLM", "BambaConfig", {**PAIRS, **SCAN}),

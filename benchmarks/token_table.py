@@ -39,9 +39,9 @@ TEXT, SOUND = "text2text-generation", "automatic-speech-recognition"
 TASKS = {"t5": TEXT, "bart": TEXT, "whisper": SOUND}  # of two parts
 # an input with the cached positions: two of the four layers of a hybrid have them
 GROWING = {"bamba": "past_key_values.1.key", "lfm2": "past_key_values.1.key"}
-NAMES = ("llama", "gpt2", "gemma2", "qwen3-moe", "mixtral", "bamba", "lfm2", "t5", "bart",
+NAMES = ("llama", "gpt2", "gemma2", "qwen3-moe", "mixtral", "olmoe", "bamba", "lfm2", "t5", "bart",
     "whisper")  # fmt: skip
-HALVES = ("qwen3-moe", "mixtral", "t5", "bart")  # in FP16 too
+HALVES = ("qwen3-moe", "mixtral", "olmoe", "t5", "bart")  # in FP16 too
 STEPS = {"bamba": 200}  # of training, where a step takes seconds
 HEAD = ("model", "format", "precision", "verdict", "SQNR dB", "KL", "agreement (near)",
     "perplexity", "greedy tokens")  # fmt: skip

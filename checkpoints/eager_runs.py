@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,7 +33,7 @@ from .rounded_layers import (
     list_matrix_layers,
     round_layers,
 )
-from .router_choices import RouterScores, exchange_experts, watch_routers
+from .router_choices import RouterScores, route_tokens
 from .run_limits import watch_nonfinite_queries
 from .taint import ConversionLog, track_taint
 from .user_code import locate_user_code
@@ -198,29 +198,28 @@ class EagerVariants(ABC):
         return self._once(("ties", last, exact), feed, answer)
 
     def record_routers(
-        self, feed: Feed, tokens: int, share: float = 0.0, seed: int = 0
+        self, feed: Feed, given: Sequence[Array], *, share: float, seed: int
     ) -> tuple[RouterScores, ...]:
-        """Return the scores of each router for a feed of so many tokens, perturbed by a share.
+        """Return the scores of each router perturbed by a share, with given experts.
+
+        Raises:
+            CheckpointError: eager rejects the feed.
+        """
+        with perturb_weights(self._module, share, seed):
+            return self.run_with_experts(perturb_feed(feed, share, seed), len(given[0]), given)[1]
+
+    def run_with_experts(
+        self, feed: Feed, tokens: int, given: Sequence[Array] = ()
+    ) -> tuple[Outputs, tuple[RouterScores, ...]]:
+        """Run one feed of so many tokens with given experts (see `route_tokens`).
 
         Raises:
             CheckpointError: eager rejects the feed.
         """
         found: list[RouterScores] = []
-        with perturb_weights(self._module, share, seed) if share else nullcontext():
-            given = perturb_feed(feed, share, seed) if share else feed
-            with watch_routers(tokens, found):
-                self._tensors(given)
-        return tuple(found)
-
-    def run_with_next_experts(self, feed: Feed, tokens: int, near: Sequence[Array]) -> Outputs:
-        """Run one feed with the next expert for the tokens that are marked, by router.
-
-        Raises:
-            CheckpointError: eager rejects the feed.
-        """
-        with exchange_experts(tokens, near):
+        with route_tokens(tokens, found, given):
             tensors = self._tensors(feed)
-        return {name: to_array(tensor) for name, tensor in tensors.items()}
+        return {name: to_array(tensor) for name, tensor in tensors.items()}, tuple(found)
 
     def list_layers(self, feed: Feed, rounding: LayerRounding) -> tuple[str, ...]:
         """Return the paths of layers that a precision may round.

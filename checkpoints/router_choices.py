@@ -1,9 +1,10 @@
-"""Which experts eager's routers choose for each token, and how close the next expert is."""
+"""Which experts eager's routers choose for each token, and which others are as good by rounding."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from ..core.contract import Array
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-_DRAWN_SIGMAS = 3.0  # of the noise of a margin: a token within them may go to another expert
+_DRAWN_SIGMAS = 4.0  # of the noise of a margin, which few draws estimate
+_EDGE = 2  # experts on each side of the edge between the chosen and the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,44 +25,66 @@ class RouterScores:
     scores: Array
     count: int
 
-    def choose(self) -> tuple[Array, Array]:
-        """Return the last chosen expert of each token, and the first that is not, by index."""
+    @property
+    def winners(self) -> Array:
+        """The experts of each token from the best, [tokens, count]."""
         import numpy as np
 
-        order = np.argsort(-self.scores, axis=1, kind="stable")
-        return order[:, self.count - 1], order[:, self.count]
+        found: Array = np.argsort(-self.scores, axis=1, kind="stable")[:, : self.count]
+        return found
 
-    def margins(self, last: Array, following: Array) -> Array:
+    def margins(self, one: Array, other: Array) -> Array:
         """Return how much higher the score of one expert is than that of another, by token."""
         import numpy as np
 
         rows = np.arange(len(self.scores))
-        found: Array = self.scores[rows, last] - self.scores[rows, following]
-        return found
-
-    def mark_chosen(self) -> Array:
-        """Return which experts are chosen, [tokens, experts]."""
-        import numpy as np
-
-        found = np.zeros(self.scores.shape, bool)
-        order = np.argsort(-self.scores, axis=1, kind="stable")[:, : self.count]
-        np.put_along_axis(found, order, values=True, axis=1)
+        found: Array = self.scores[rows, one] - self.scores[rows, other]
         return found
 
 
-def find_near_tokens(router: RouterScores, draws: Sequence[RouterScores]) -> Array:
-    """Return the tokens whose next expert is as close as the noise of the draws, [tokens].
+@dataclass(frozen=True, kw_only=True)
+class OtherExperts:
+    """Experts that rounding may choose in place of those that a router has.
 
-    A token's noise is the RMS of its margin over the draws, at least the median of all tokens.
+    Attributes:
+        router: its place among those of the model.
+        experts: [tokens, count], with one of them exchanged.
+        distance: the margin as a share of what rounding may move it by, [tokens].
+    """
+
+    router: int
+    experts: Array
+    distance: Array
+
+
+def list_others(
+    routers: Sequence[RouterScores],
+    draws: Sequence[Sequence[RouterScores]],
+    given: Sequence[Array],
+) -> Iterator[OtherExperts]:
+    """Yield choices with one other expert, from the given ones (-1 where the router chose).
+
+    Rounding may move a margin by four times its RMS over the draws, at least the median of all
+    tokens.
     """
     import numpy as np
 
-    last, following = router.choose()
-    margin = router.margins(last, following)
-    moved = np.stack([one.margins(last, following) - margin for one in draws])
-    noise = np.sqrt(np.mean(moved**2, axis=0))
-    near: Array = margin <= _DRAWN_SIGMAS * np.maximum(noise, np.median(noise))
-    return near
+    for place, router in enumerate(routers):
+        count, now = router.count, np.where(given[place] < 0, router.winners, given[place])
+        taken = np.zeros(router.scores.shape, bool)
+        np.put_along_axis(taken, now, values=True, axis=1)
+        order = np.lexsort((-router.scores, ~taken), axis=1)
+        kept, others = range(max(count - _EDGE, 0), count), range(count, order.shape[1])[:_EDGE]
+        for last, following in product(kept, others):
+            pair = order[:, last], order[:, following]
+            margin = router.margins(*pair)
+            moved = np.stack([one[place].margins(*pair) - margin for one in draws])
+            noise = np.sqrt(np.mean(moved**2, axis=0))
+            limit = _DRAWN_SIGMAS * np.maximum(noise, np.median(noise))
+            experts = order[:, :count].copy()
+            experts[:, last] = order[:, following]
+            distance = np.abs(margin) / np.maximum(limit, np.finfo(float).tiny)
+            yield OtherExperts(router=place, experts=experts, distance=distance)
 
 
 def count_moved(routers: Sequence[RouterScores], draw: Sequence[RouterScores]) -> int:
@@ -68,40 +92,35 @@ def count_moved(routers: Sequence[RouterScores], draw: Sequence[RouterScores]) -
     import numpy as np
 
     moved = [
-        (one.mark_chosen() != other.mark_chosen()).any(1)
+        (np.sort(one.winners) != np.sort(other.winners)).any(1)
         for one, other in zip(routers, draw, strict=True)
     ]
     return int(np.any(moved, axis=0).sum()) if moved else 0
 
 
-def watch_routers(tokens: int, found: list[RouterScores]) -> TorchDispatchMode:
-    """Return a mode that adds the scores of each router to `found`, for so many tokens."""
-
-    def record(scores: torch.Tensor, count: int) -> None:
-        found.append(RouterScores(scores=scores.double().cpu().numpy(), count=count))
-
-    return _intercept_routers(tokens, record)
-
-
-def exchange_experts(tokens: int, near: Sequence[Array]) -> TorchDispatchMode:
-    """Return a mode in which marked tokens get the next expert in place of the last chosen.
+def route_tokens(
+    tokens: int, found: list[RouterScores], given: Sequence[Array] = ()
+) -> TorchDispatchMode:
+    """Return a mode that adds the scores of each router to `found`, and may choose in its place.
 
     Args:
         tokens: their number, batch by sequence.
-        near: by router, which tokens to change.
+        found: takes the scores.
+        given: by router, the experts of each token, [tokens, count]; -1 where the router chooses.
     """
     import torch
 
-    left = list(near)
+    def route(scores: torch.Tensor, count: int) -> Any:
+        place = len(found)
+        found.append(RouterScores(scores=scores.double().cpu().numpy(), count=count))
+        if place >= len(given) or (given[place] < 0).all():
+            return None
+        experts = torch.from_numpy(given[place])
+        own = torch.topk(scores, count, dim=-1).indices
+        indices = torch.where(experts < 0, own, experts)
+        return scores.gather(-1, indices), indices
 
-    def exchange(scores: torch.Tensor, count: int) -> Any:
-        values, indices = torch.topk(scores, count + 1, dim=-1)
-        marked = torch.from_numpy(left.pop(0)) if left else torch.zeros(tokens, dtype=torch.bool)
-        for one in (values, indices):
-            one[marked, count - 1] = one[marked, count]
-        return values[:, :count].contiguous(), indices[:, :count].contiguous()
-
-    return _intercept_routers(tokens, exchange)
+    return _intercept_routers(tokens, route)
 
 
 def _intercept_routers(
