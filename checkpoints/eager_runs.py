@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line
 from ..core.torch_tools import to_array
 from .branch_tracer import Place, trace_lines
+from .carried_weights import WeightUses, carry_weights
 from .data_branches import (
     BranchReport,
     QuietShapes,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from ..core.call import Binding
     from ..core.contract import Array, Feed, Outputs
     from ..core.findings import ReferenceRuntime
+    from ..core.weights import RoundedWeight
 
 _Answer = TypeVar("_Answer")  # outputs, or None
 _CACHE_LIMIT = 1 << 28  # bytes of cached outputs
@@ -221,6 +223,17 @@ class EagerVariants(ABC):
         with exchange_experts(tokens, near):
             tensors = self._tensors(feed)
         return {name: to_array(tensor) for name, tensor in tensors.items()}
+
+    @contextmanager
+    def carry_weights(self, weights: Sequence[RoundedWeight]) -> Iterator[WeightUses]:
+        """Use an artifact's weights in all runs within the context."""
+        before = self._cache, self._no_float64
+        self._cache = None
+        try:
+            with carry_weights(self._module, weights) as uses:
+                yield uses
+        finally:
+            self._cache, self._no_float64 = before
 
     def list_layers(self, feed: Feed, rounding: LayerRounding) -> tuple[str, ...]:
         """Return the paths of layers that a precision may round.

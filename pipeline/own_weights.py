@@ -1,0 +1,191 @@
+"""Judge an artifact of integer weights beside its rounding: by eager with the same weights.
+
+Rounding moves the outputs of 4 bits by a tenth, so an error of the graph, such as a window that is
+ignored, may hide below the limits. Eager with the weights that the artifact's integers stand for
+makes the same rounding errors. What is left is roundoff of float32, and is judged as FP32 is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ..checkpoints.carried_weights import WeightUses
+from ..core.errors import CheckpointError
+from ..core.findings import SkippedCheck
+from ..core.kinds import WEIGHTS_ONLY, Precision, ReasonCode
+from ..core.weights import IntegerWeighted, RoundedWeight
+from ..validators.feeds import SAMPLE
+from ..validators.rounded_weights import WeightMatches, match_rounded
+from ..validators.ruling import Ruling
+from ..validators.tolerance import TOLERANCES
+from .eager_reference import EagerReference
+from .float64_reference import add_float64
+from .judge_case import Candidate, JudgeRequest
+from .reply_evidence import FeedPair, JudgedEvidence, beyond_feeds
+from .rounding_ties import apply_second_looks
+
+# Measured: 115 dB and more, beside at most 41 dB of a planted fault (docs/validation.md). A deep
+# model that is below 90 dB is held to the noise of its own float64, as in FP32.
+_BY_FLOOR = TOLERANCES[Precision.FP32]
+_BY_TABLE = replace(_BY_FLOOR, floor_factor=None)
+_MOST_ELEMENTS = 1 << 34  # of weights that are dequantized, over all feeds
+_LEAST_FEEDS = 2
+
+
+def compare_own_weights(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
+    """Reject an artifact that differs from eager with the artifact's own weights.
+
+    It applies where each of its integer matrices is a weight of the checkpoint, rounded to nearest.
+    """
+    candidate, eager = request.candidate, request.eager
+    if not judged.passed or not has_own_weights(candidate) or eager.skip(SkippedCheck.WEIGHTS):
+        return Ruling()
+    title = f"compare {candidate.name} beside its rounding"
+    with request.progress.step(title, log=candidate.log, attempt=True) as clock:
+        try:
+            found = judge_beside_rounding(request, judged)
+        except _NotComparableError as error:
+            clock.detail = "not comparable"
+            text = f"not compared with eager that has the same rounded weights: {error}"
+            return Ruling(notes=(text,))
+        verdict = found.judged.verdict
+        ratio = "exact" if verdict.sqnr is None else f"SQNR {verdict.sqnr:.1f} dB"
+        clock.detail, clock.passed = ratio, verdict.passed
+    if verdict.passed:
+        return Ruling(notes=found.notes)
+    text = f"differs from eager that has the same rounded weights: {verdict.reason}"
+    return Ruling.fault(ReasonCode.GRAPH_DIFFERS, text, notes=found.notes)
+
+
+def has_own_weights(candidate: Candidate) -> bool:
+    """Whether an artifact computes in floats with weights of integers that can be read."""
+    return candidate.precision in WEIGHTS_ONLY and isinstance(candidate.target, IntegerWeighted)
+
+
+class _NotComparableError(Exception):  # not a ModelcError: the artifact is judged without
+    """Eager cannot have the artifact's weights; the message says why in one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BesideRounding:
+    """The judgment beside rounding, and notes on it."""
+
+    judged: JudgedEvidence
+    notes: tuple[str, ...] = ()
+
+
+def judge_beside_rounding(request: JudgeRequest, judged: JudgedEvidence) -> BesideRounding:
+    """Compare the artifact's outputs with those of eager with the artifact's weights.
+
+    Raises:
+        _NotComparableError: eager cannot have these weights.
+    """
+    weights = find_own_weights(request)
+    pairs, notes = _choose_pairs(judged, weights)
+    with carry_own_weights(request.eager, weights) as (eager, uses):
+        fresh = list(_run_again(pairs, eager))
+        _check_uses(weights, uses, fresh)
+        found = _judge_as_fp32(request, fresh, eager)
+    return BesideRounding(judged=found, notes=notes)
+
+
+def find_own_weights(request: JudgeRequest) -> tuple[RoundedWeight, ...]:
+    """Return the weights of the checkpoint that the artifact has as integers.
+
+    Raises:
+        _NotComparableError: an integer matrix is none of them.
+    """
+    candidate, model = request.candidate, request.eager.model
+    assert isinstance(candidate.target, IntegerWeighted)
+    if not model.has_module:
+        raise _NotComparableError("the reference is no module")
+    matches = match_rounded(model.weights(), candidate.target.integer_weights(candidate.path))
+    _check_matches(matches)
+    return matches.weights
+
+
+def _check_matches(matches: WeightMatches) -> None:
+    others, count = matches.others, len(matches.weights) + len(matches.others)
+    if others:
+        shape = "x".join(map(str, others[0]))
+        raise _NotComparableError(
+            f"{len(others)} of {count} integer matrices are no weight of the checkpoint that is "
+            f"rounded to nearest, as one of {shape}"
+        )
+    if matches.ambiguous:
+        raise _NotComparableError(f"the file has {matches.ambiguous[0]} in two roundings")
+
+
+@contextmanager
+def carry_own_weights(
+    eager: EagerReference, weights: Sequence[RoundedWeight]
+) -> Iterator[tuple[EagerReference, WeightUses]]:
+    """Yield eager with an artifact's weights, which all its runs have within the context."""
+    with eager.model.carry_weights(weights) as uses:
+        yield replace(eager, exact={}, moved={}, swept={}), uses
+
+
+def _choose_pairs(
+    judged: JudgedEvidence, weights: Sequence[RoundedWeight]
+) -> tuple[list[FeedPair], tuple[str, ...]]:
+    """Return the feeds that count; of a large model, the samples and the largest others."""
+    evidence = judged.evidence
+    apart = evidence.loose | beyond_feeds(evidence.references, evidence.precision)
+    pairs = [one for one in evidence.pairs if one[0].feed.name not in apart]
+    size = sum(math.prod(one.shape) for one in weights)
+    most = max(_MOST_ELEMENTS // max(size, 1), _LEAST_FEEDS)
+    if len(pairs) <= most:
+        return pairs, ()
+    ranked = sorted(pairs, key=lambda p: (p[0].feed.kind == SAMPLE, p[0].feed.elements))
+    chosen = {one[0].feed.name for one in ranked[-most:]}
+    note = (
+        f"compared with eager that has the same rounded weights on {most} of {len(pairs)} feeds, "
+        "as the model is large"
+    )
+    return [one for one in pairs if one[0].feed.name in chosen], (note,)
+
+
+def _run_again(pairs: Sequence[FeedPair], eager: EagerReference) -> Iterator[FeedPair]:
+    """Yield the feeds with eager's outputs now; without those that it rejects now."""
+    for reference, reply in pairs:
+        try:
+            outputs = eager.model.run_with_deadline(reference.feed.arrays)
+        except CheckpointError:
+            continue
+        fresh = replace(reference, outputs=outputs, exact=None, again=(), sequential=None)
+        yield replace(fresh, settled=""), replace(reply, undecided={})
+
+
+def _check_uses(
+    weights: Sequence[RoundedWeight], uses: WeightUses, pairs: Sequence[FeedPair]
+) -> None:
+    """Check that eager used all of the artifact's weights, and none of its own in their place."""
+    if not pairs:
+        raise _NotComparableError("eager rejects all feeds with them")
+    if uses.missed:
+        raise _NotComparableError(f"eager reads {next(iter(uses.missed))} outside of torch's calls")
+    unused = [one.name for one in weights if one.name not in uses.used]
+    if unused:
+        raise _NotComparableError(f"eager has no call that reads {unused[0]}")
+
+
+def _judge_as_fp32(
+    request: JudgeRequest, pairs: Sequence[FeedPair], eager: EagerReference
+) -> JudgedEvidence:
+    """Judge within the limits of FP32, and, if that fails, by the noise of eager's float64."""
+    candidate = replace(request.candidate, precision=Precision.FP32)
+    names = [spec.name for spec in eager.signature.inputs]
+    replies = [reply for _, reply in pairs]
+    case = replace(
+        request.case, candidate=candidate, eager=eager, loose=frozenset(), tolerance=_BY_TABLE,
+        references=tuple(reference for reference, _ in pairs),
+    )  # fmt: skip
+    found = apply_second_looks(case.make_evidence(replies, names), eager)
+    if found.passed:
+        return found
+    exact = add_float64(case.references, eager, request.progress)
+    case = replace(case, references=exact, tolerance=_BY_FLOOR)
+    return apply_second_looks(case.make_evidence(replies, names), eager)

@@ -1,0 +1,126 @@
+"""Artifacts of integer weights beside their rounding: faults of the graph that rounding hides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import nn
+
+from modelc.core.kinds import Precision, ReasonCode
+from modelc.core.verdict import Verdict
+from modelc.pipeline.order import Judging, Order, Source, Wanted
+from modelc.pipeline.run_order import run
+from modelc.pipeline.validate_file import validate_file
+
+from ..conftest import saved
+from ..reasons import reason_codes
+
+IDS, WIDTH, WINDOW = 64, 64, 5
+NOTE = "not compared with eager that has the same rounded weights"
+
+
+class WindowedDecoder(nn.Module):
+    """Attention over the last five tokens, whose table is the matrix of the logits too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(IDS, WIDTH)
+        self.heads, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        q, k, v = self.heads(x).chunk(3, dim=-1)
+        place = torch.arange(ids.shape[1])
+        ago = place[:, None] - place[None, :]
+        seen = (ago >= 0) & (ago < WINDOW)
+        scores = (q @ k.transpose(1, 2) / 8).masked_fill(~seen, -1e9)
+        x = x + 0.2 * self.out(torch.softmax(scores, dim=-1) @ v)
+        return nn.functional.linear(nn.functional.layer_norm(x, (WIDTH,)), self.embed.weight)
+
+
+def build() -> nn.Module:
+    torch.manual_seed(0)
+    return WindowedDecoder().eval()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """The decoder's checkpoint."""
+    return Source(
+        checkpoint=saved("decoder", build(), tmp_path_factory.mktemp("decoder")),
+        model=f"{__name__}:build",
+        inputs=(f"ids:int64[batch=1..4,seq=2..24]{{0..{IDS - 1}}}",),
+    )
+
+
+@pytest.fixture(scope="module")
+def exported(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its artifacts with integer weights, all of which passed."""
+    out = tmp_path_factory.mktemp("window") / "out"
+    wanted = tuple(
+        Wanted(target=target, precision=precision)
+        for target in ("onnx", "openvino")
+        for precision in (Precision.INT4, Precision.INT8_WEIGHTS)
+    )
+    result = run(Order(source=source, wanted=wanted, out=out, judging=Judging(sensitivity=0)))
+    assert result.passed, [one.reason for one in result.verdicts]
+    assert not [note for one in result.verdicts for note in one.notes if NOTE in note]
+    return out
+
+
+def judge_faulty(
+    path: Path, plant: Callable[[onnx.ModelProto], None], copy: Path, source: Source
+) -> Verdict:
+    model = onnx.load(path)
+    plant(model)
+    onnx.save(model, copy)
+    precision = Precision.INT4 if "int4" in path.name else Precision.INT8_WEIGHTS
+    return validate_file(copy, source, precision=precision)
+
+
+def ignore_window(model: onnx.ModelProto) -> None:
+    for tensor in model.graph.initializer:
+        if not tensor.dims and numpy_helper.to_array(tensor) == WINDOW:
+            tensor.CopyFrom(numpy_helper.from_array(np.array(1000), tensor.name))
+
+
+def enlarge_residual(model: onnx.ModelProto) -> None:
+    for tensor in model.graph.initializer:
+        if not tensor.dims and abs(float(numpy_helper.to_array(tensor)) - 0.2) < 1e-6:
+            array = np.array(0.21, np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+
+@pytest.mark.parametrize("plant", [ignore_window, enlarge_residual])
+@pytest.mark.parametrize("name", ["model.int4.onnx", "model.int8-weights.onnx"])
+def test_a_fault_that_rounding_hides_is_found(
+    plant: Callable[[onnx.ModelProto], None],
+    name: str,
+    exported: Path,
+    source: Source,
+    tmp_path: Path,
+) -> None:
+    verdict = judge_faulty(exported / name, plant, tmp_path / name, source)
+    assert all(output.passed for output in verdict.outputs)
+    assert reason_codes(verdict) == [ReasonCode.GRAPH_DIFFERS]
+
+
+def test_a_matrix_that_is_no_weight_is_noted(
+    exported: Path, source: Source, tmp_path: Path
+) -> None:
+    def scale_all(model: onnx.ModelProto) -> None:
+        node = next(one for one in model.graph.node if one.op_type == "MatMulNBits")
+        tensor = next(one for one in model.graph.initializer if one.name == node.input[2])
+        scales = numpy_helper.to_array(tensor) * np.float32(1.02)
+        tensor.CopyFrom(numpy_helper.from_array(scales, tensor.name))
+
+    verdict = judge_faulty(
+        exported / "model.int4.onnx", scale_all, tmp_path / "x.int4.onnx", source
+    )
+    assert [note for note in verdict.notes if NOTE in note]
