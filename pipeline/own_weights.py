@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ..checkpoints.carried_weights import WeightUses
+from ..core.contract import Feed, Target
 from ..core.errors import CheckpointError
 from ..core.findings import SkippedCheck
 from ..core.kinds import WEIGHTS_ONLY, Precision, ReasonCode
+from ..core.verdict import Reason, Verdict
 from ..core.weights import IntegerWeighted, RoundedWeight
 from ..validators.feeds import SAMPLE
 from ..validators.rounded_weights import WeightMatches, match_rounded
@@ -23,7 +26,7 @@ from ..validators.ruling import Ruling
 from ..validators.tolerance import TOLERANCES
 from .eager_reference import EagerReference
 from .float64_reference import add_float64
-from .judge_case import Candidate, JudgeRequest
+from .judge_case import JudgeRequest
 from .reply_evidence import FeedPair, JudgedEvidence, beyond_feeds
 from .rounding_ties import apply_second_looks
 
@@ -41,7 +44,8 @@ def compare_own_weights(request: JudgeRequest, judged: JudgedEvidence) -> Ruling
     It applies where each of its integer matrices is a weight of the checkpoint, rounded to nearest.
     """
     candidate, eager = request.candidate, request.eager
-    if not judged.passed or not has_own_weights(candidate) or eager.skip(SkippedCheck.WEIGHTS):
+    able = candidate.precision in WEIGHTS_ONLY and isinstance(candidate.target, IntegerWeighted)
+    if not able or not judged.passed or eager.skip(SkippedCheck.WEIGHTS):
         return Ruling()
     title = f"compare {candidate.name} beside its rounding"
     with request.progress.step(title, log=candidate.log, attempt=True) as clock:
@@ -56,13 +60,21 @@ def compare_own_weights(request: JudgeRequest, judged: JudgedEvidence) -> Ruling
         clock.detail, clock.passed = ratio, verdict.passed
     if verdict.passed:
         return Ruling(notes=found.notes)
-    text = f"differs from eager that has the same rounded weights: {verdict.reason}"
-    return Ruling.fault(ReasonCode.GRAPH_DIFFERS, text, notes=found.notes)
+    wrong = [one for one in verdict.outputs if not one.passed and not one.loose]
+    worst = min(wrong, key=lambda one: -math.inf if one.sqnr is None else one.sqnr, default=None)
+    reason = Reason(
+        code=ReasonCode.GRAPH_DIFFERS,
+        text=f"differs from eager that has the same rounded weights: {verdict.reason}",
+        fault=True,
+        output="" if worst is None else worst.output,
+        feed=verdict.feeds[0] if worst is None else worst.feed,
+    )
+    return Ruling(first=(reason,), notes=found.notes)
 
 
-def has_own_weights(candidate: Candidate) -> bool:
-    """Whether an artifact computes in floats with weights of integers that can be read."""
-    return candidate.precision in WEIGHTS_ONLY and isinstance(candidate.target, IntegerWeighted)
+def find_graph_fault(verdict: Verdict) -> Reason | None:
+    """Return the reason of a verdict that this comparison gave, with its worst feed."""
+    return next((one for one in verdict.reasons if one.code is ReasonCode.GRAPH_DIFFERS), None)
 
 
 class _NotComparableError(Exception):  # not a ModelcError: the artifact is judged without
@@ -83,26 +95,52 @@ def judge_beside_rounding(request: JudgeRequest, judged: JudgedEvidence) -> Besi
     Raises:
         _NotComparableError: eager cannot have these weights.
     """
-    weights = find_own_weights(request)
+    weights = _find_own_weights(request.candidate.target, request.candidate.path, request.eager)
     pairs, notes = _choose_pairs(judged, weights)
     with carry_own_weights(request.eager, weights) as (eager, uses):
         fresh = list(_run_again(pairs, eager))
-        _check_uses(weights, uses, fresh)
+        if not fresh:
+            raise _NotComparableError("eager rejects all feeds with them")
+        _check_uses(weights, uses)
         found = _judge_as_fp32(request, fresh, eager)
     return BesideRounding(judged=found, notes=notes)
 
 
-def find_own_weights(request: JudgeRequest) -> tuple[RoundedWeight, ...]:
+@contextmanager
+def carry_for_search(
+    target: Target, path: Path, precision: Precision, eager: EagerReference, feed: Feed
+) -> Iterator[bool]:
+    """Let eager have an artifact's weights within the context, if it can; yield whether it has.
+
+    `feed` shows whether eager uses them.
+    """
+    with ExitStack() as carried:
+        if precision not in WEIGHTS_ONLY:
+            yield False
+            return
+        try:
+            weights = _find_own_weights(target, path, eager)
+            _, uses = carried.enter_context(carry_own_weights(eager, weights))
+            eager.model.run_with_deadline(feed)
+            _check_uses(weights, uses)
+        except (_NotComparableError, CheckpointError):
+            carried.close()
+            yield False
+            return
+        yield True
+
+
+def _find_own_weights(
+    target: Target, path: Path, eager: EagerReference
+) -> tuple[RoundedWeight, ...]:
     """Return the weights of the checkpoint that the artifact has as integers.
 
     Raises:
         _NotComparableError: an integer matrix is none of them.
     """
-    candidate, model = request.candidate, request.eager.model
-    assert isinstance(candidate.target, IntegerWeighted)
-    if not model.has_module:
+    if not eager.model.has_module or not isinstance(target, IntegerWeighted):
         raise _NotComparableError("the reference is no module")
-    matches = match_rounded(model.weights(), candidate.target.integer_weights(candidate.path))
+    matches = match_rounded(eager.model.weights(), target.integer_weights(path))
     _check_matches(matches)
     return matches.weights
 
@@ -159,12 +197,8 @@ def _run_again(pairs: Sequence[FeedPair], eager: EagerReference) -> Iterator[Fee
         yield replace(fresh, settled=""), replace(reply, undecided={})
 
 
-def _check_uses(
-    weights: Sequence[RoundedWeight], uses: WeightUses, pairs: Sequence[FeedPair]
-) -> None:
+def _check_uses(weights: Sequence[RoundedWeight], uses: WeightUses) -> None:
     """Check that eager used all of the artifact's weights, and none of its own in their place."""
-    if not pairs:
-        raise _NotComparableError("eager rejects all feeds with them")
     if uses.missed:
         raise _NotComparableError(f"eager reads {next(iter(uses.missed))} outside of torch's calls")
     unused = [one.name for one in weights if one.name not in uses.used]
