@@ -72,13 +72,15 @@ class IntegerMatrix:
 class RoundedWeight:
     """A weight of the checkpoint as an artifact's integers have it.
 
-    `turned` if the matrix in the file is transposed.
+    `turned` if the matrix in the file is transposed. `nearest` if it is rounded to nearest, and not
+    by a method that moves weights further, with another scale or by a factor.
     """
 
     name: str
     shape: tuple[int, ...]
     matrix: IntegerMatrix
     turned: bool
+    nearest: bool = True
 
     def read_rows(self, first: int, last: int) -> Array:
         """Return rows of the weight, as the artifact computes with them, in float32."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ..checkpoints.carried_weights import WeightUses
@@ -19,16 +20,19 @@ from ..core.errors import CheckpointError
 from ..core.findings import SkippedCheck
 from ..core.generation import DecoderLoop
 from ..core.kinds import WEIGHTS_ONLY, Precision, ReasonCode
+from ..core.target_extensions import Carrying
 from ..core.verdict import Excuse, Reason, State, Verdict
 from ..core.weights import IntegerWeighted, RoundedWeight
 from ..validators.feeds import SAMPLE
 from ..validators.output_pairs import VALUES
-from ..validators.rounded_weights import WeightMatches, match_rounded
+from ..validators.rounded_weights import is_rounded
 from ..validators.ruling import Ruling
 from ..validators.tolerance import TOLERANCES
+from ..validators.weight_matches import WeightMatches, match_weights
 from .eager_reference import EagerReference
 from .float64_reference import add_float64
 from .judge_case import JudgeRequest
+from .provenance.seals import QUANTIZER_KEY, SAMPLES_KEY
 from .reply_evidence import FeedPair, JudgedEvidence, beyond_feeds
 from .rounding_ties import apply_second_looks
 from .token_reference import find_token_reference
@@ -39,6 +43,7 @@ _BY_FLOOR = TOLERANCES[Precision.FP32]
 _BY_TABLE = replace(_BY_FLOOR, floor_factor=None)
 _MOST_ELEMENTS = 1 << 34  # of weights that are dequantized, over all feeds
 _LEAST_FEEDS = 2
+_NOT_COMPARED = "not compared with eager that has the same rounded weights"
 _BY_SIZE = {
     ReasonCode.OUTPUT_DIFFERS,
     ReasonCode.CHANNEL_DIFFERS,
@@ -51,9 +56,9 @@ _BY_SIZE = {
 def compare_own_weights(request: JudgeRequest, judged: JudgedEvidence) -> JudgedEvidence | Ruling:
     """Reject an artifact that differs from eager with the artifact's own weights.
 
-    It applies where each of its integer matrices is a weight of the checkpoint, rounded to nearest.
-    One that was rejected for the size of its errors passes if it does not differ so, eager has
-    routers, and its tokens are judged too: then rounding alone sends tokens to other experts.
+    It applies where each of its integer matrices is a weight of the checkpoint. An artifact that
+    was rejected for the size of its errors passes if it does not differ so, eager has routers, and
+    its tokens are judged too: then rounding alone sends tokens to other experts.
     """
     candidate, eager = request.candidate, request.eager
     able = candidate.precision in WEIGHTS_ONLY and isinstance(candidate.target, IntegerWeighted)
@@ -67,24 +72,58 @@ def compare_own_weights(request: JudgeRequest, judged: JudgedEvidence) -> Judged
             found = judge_beside_rounding(request, judged)
         except _NotComparableError as error:
             clock.detail = "not comparable"
-            text = f"not compared with eager that has the same rounded weights: {error}"
-            return Ruling(notes=(text,))
+            return Ruling(notes=(f"{_NOT_COMPARED}: {error}",))
         verdict = found.judged.verdict
         ratio = "exact" if verdict.sqnr is None else f"SQNR {verdict.sqnr:.1f} dB"
         clock.detail, clock.passed = ratio, verdict.passed
-    if verdict.passed:
-        settled = judged if judged.passed else _excuse_routed(judged)
-        return settled.plus(Ruling(notes=found.notes))
+    made_here, to_nearest = _read_method(request)
+    moved = [one for one in found.weights if not one.nearest]
+    if not verdict.passed and moved and (to_nearest or not made_here):
+        note = f"{_NOT_COMPARED}: {moved[0].name} may have a factor that the graph makes up for"
+        return Ruling(notes=(note,))
+    if not verdict.passed:
+        return Ruling(first=(_describe_fault(verdict),), notes=found.notes)
+    if not judged.passed and not moved:
+        judged = _excuse_routed(judged)
+    altered = _find_altered(request, moved) if to_nearest else []
+    return judged.plus(Ruling(notes=found.notes), Ruling.fault(ReasonCode.WEIGHT_ALTERED, *altered))
+
+
+def _read_method(request: JudgeRequest) -> tuple[bool, bool]:
+    """Return whether modelc rounded the artifact's weights, and whether it did so to nearest."""
+    target, path = request.candidate.target, request.candidate.path
+    stated = target.read_metadata(path) if isinstance(target, Carrying) else {}
+    made_here = QUANTIZER_KEY in stated
+    return made_here, made_here and SAMPLES_KEY not in stated
+
+
+def _describe_fault(verdict: Verdict) -> Reason:
     wrong = [one for one in verdict.outputs if not one.passed and not one.loose]
     worst = min(wrong, key=lambda one: -math.inf if one.sqnr is None else one.sqnr, default=None)
-    reason = Reason(
+    return Reason(
         code=ReasonCode.GRAPH_DIFFERS,
         text=f"differs from eager that has the same rounded weights: {verdict.reason}",
         fault=True,
         output="" if worst is None else worst.output,
         feed=verdict.feeds[0] if worst is None else worst.feed,
     )
-    return Ruling(first=(reason,), notes=found.notes)
+
+
+def _find_altered(request: JudgeRequest, moved: Sequence[RoundedWeight]) -> list[str]:
+    """Describe the first weight that should be rounded to nearest and is not.
+
+    The graph multiplies by it as it is, or eager with it would differ. Eager itself may compute
+    such a weight from its own, as by a mask.
+    """
+    model, feed = request.eager.model, request.eager.references[0].feed.arrays
+    wrong = [
+        one.name
+        for one in moved
+        if not model.computes(feed, partial(is_rounded, matrix=one.matrix))
+    ]
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    text = "is not the checkpoint's, rounded to nearest, and no other constant makes up for it"
+    return [f"the weight {wrong[0]} {text}{more}"] if wrong else []
 
 
 def _may_be_routed(request: JudgeRequest, judged: JudgedEvidence) -> bool:
@@ -134,9 +173,10 @@ class _NotComparableError(Exception):  # not a ModelcError: the artifact is judg
 
 @dataclass(frozen=True, kw_only=True)
 class BesideRounding:
-    """The judgment beside rounding, and notes on it."""
+    """The judgment beside rounding by these weights, and notes on it."""
 
     judged: JudgedEvidence
+    weights: tuple[RoundedWeight, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -154,7 +194,7 @@ def judge_beside_rounding(request: JudgeRequest, judged: JudgedEvidence) -> Besi
             raise _NotComparableError("eager rejects all feeds with them")
         _check_uses(weights, uses)
         found = _judge_as_fp32(request, fresh, eager)
-    return BesideRounding(judged=found, notes=notes)
+    return BesideRounding(judged=found, weights=weights, notes=notes)
 
 
 @contextmanager
@@ -191,7 +231,7 @@ def _find_own_weights(
     """
     if not eager.model.has_module or not isinstance(target, IntegerWeighted):
         raise _NotComparableError("the reference is no module")
-    matches = match_rounded(eager.model.weights(), target.integer_weights(path))
+    matches = match_weights(eager.model.weights(), target.integer_weights(path))
     _check_matches(matches)
     return matches.weights
 
@@ -201,8 +241,8 @@ def _check_matches(matches: WeightMatches) -> None:
     if others:
         shape = "x".join(map(str, others[0]))
         raise _NotComparableError(
-            f"{len(others)} of {count} integer matrices are no weight of the checkpoint that is "
-            f"rounded to nearest, as one of {shape}"
+            f"{len(others)} of {count} integer matrices are no weight of the checkpoint, as one of "
+            f"{shape}"
         )
     if matches.ambiguous:
         raise _NotComparableError(f"the file has {matches.ambiguous[0]} in two roundings")

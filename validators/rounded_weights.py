@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import product
 from typing import TYPE_CHECKING
 
 from ..core.contract import Array
-from ..core.weights import IntegerMatrix, IntegerWeights, RoundedWeight
+from ..core.weights import IntegerMatrix, IntegerWeights
 from .model_identity import ComputedTest
 
 if TYPE_CHECKING:
@@ -54,10 +52,10 @@ def find_misrounded_weights(
     """
     found = []
     for matrix, alike in match_sizes(weights, rounded):
-        if any(_is_rounded(weight, matrix) for weight in alike.values()):
+        if any(is_rounded(weight, matrix) for weight in alike.values()):
             continue
         text = _describe_misrounded(alike, matrix.read_all())
-        if text and not computed(lambda other, own=matrix: _is_rounded(other, own)):  # type: ignore[misc]
+        if text and not computed(lambda other, own=matrix: is_rounded(other, own)):  # type: ignore[misc]
             found.append(text)
     return tuple(found)
 
@@ -85,57 +83,6 @@ def match_sizes(
             yield matrix, {name: weights[name] for name in names}
 
 
-@dataclass(frozen=True, kw_only=True)
-class WeightMatches:
-    """The weights of the checkpoint that an artifact has as integers.
-
-    `others` are the shapes of matrices that are none. `ambiguous` are weights that the file has
-    more than once, for one use in two roundings.
-    """
-
-    weights: tuple[RoundedWeight, ...]
-    others: tuple[tuple[int, ...], ...]
-    ambiguous: tuple[str, ...] = ()
-
-
-def match_rounded(weights: Mapping[str, Array], rounded: Iterable[IntegerMatrix]) -> WeightMatches:
-    """Find the weights that each matrix is, rounded to nearest.
-
-    Several are equal where layers were copied. Then one matrix may stand for all of them.
-    """
-    found: dict[tuple[str, bool], RoundedWeight] = {}
-    others: list[tuple[int, ...]] = []
-    ambiguous: dict[str, None] = {}
-    for matrix in rounded:
-        alike = next((one for _, one in match_sizes(weights, [matrix])), {})
-        own = [
-            RoundedWeight(name=name, shape=array.shape, matrix=matrix, turned=turned)
-            for name, array in alike.items()
-            for meant, turned in list_orientations(array, matrix.shape)
-            if _is_near(meant, matrix)
-        ]
-        if not own:
-            others.append(matrix.shape)
-        uses = [use for use, has in ((True, matrix.table), (False, matrix.factor)) if has]
-        for one, use in product(own, uses):
-            if not _has_equal_values(found.setdefault((one.name, use), one), one):
-                ambiguous[one.name] = None
-    return WeightMatches(
-        weights=tuple(dict.fromkeys(found.values())), others=tuple(others),
-        ambiguous=tuple(ambiguous),
-    )  # fmt: skip
-
-
-def _has_equal_values(one: RoundedWeight, other: RoundedWeight) -> bool:
-    """Whether two matrices stand for the same values of a weight."""
-    import numpy as np
-
-    rows = one.shape[0] if one is not other else 0
-    step = max(_PORTION * rows // max(math.prod(one.shape), 1), 1)
-    parts = [(row, min(row + step, rows)) for row in range(0, rows, step)]
-    return all(np.array_equal(one.read_rows(*part), other.read_rows(*part)) for part in parts)
-
-
 def list_orientations(weight: Array, shape: tuple[int, ...]) -> Iterator[tuple[Array, bool]]:
     """Yield the weight, and a matrix also transposed (true), where they have the shape.
 
@@ -147,12 +94,12 @@ def list_orientations(weight: Array, shape: tuple[int, ...]) -> Iterator[tuple[A
         yield weight.T, True
 
 
-def _is_rounded(weight: Array, matrix: IntegerMatrix) -> bool:
+def is_rounded(weight: Array, matrix: IntegerMatrix) -> bool:
     """Whether the matrix is this tensor, rounded to nearest."""
-    return any(_is_near(meant, matrix) for meant, _ in list_orientations(weight, matrix.shape))
+    return any(is_near(meant, matrix) for meant, _ in list_orientations(weight, matrix.shape))
 
 
-def _is_near(meant: Array, matrix: IntegerMatrix) -> bool:
+def is_near(meant: Array, matrix: IntegerMatrix) -> bool:
     """Whether rounding to nearest explains all differences; reads the matrix in portions."""
     import numpy as np
 

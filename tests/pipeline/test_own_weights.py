@@ -14,6 +14,7 @@ from torch import nn
 
 from modelc.core.kinds import Precision, ReasonCode
 from modelc.core.verdict import Verdict
+from modelc.pipeline.debug.localise_file import localise_file
 from modelc.pipeline.order import Judging, Order, Source, Wanted
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_file import validate_file
@@ -111,16 +112,59 @@ def test_a_fault_that_rounding_hides_is_found(
     assert reason_codes(verdict) == [ReasonCode.GRAPH_DIFFERS]
 
 
+def test_scales_that_are_all_off_are_named(exported: Path, source: Source, tmp_path: Path) -> None:
+    def scale_all(model: onnx.ModelProto) -> None:
+        for tensor in model.graph.initializer:
+            if tensor.name in scales_of(model):
+                array = numpy_helper.to_array(tensor) * np.float32(1.02)
+                tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+    verdict = judge_faulty(
+        exported / "model.int4.onnx", scale_all, tmp_path / "model.int4.onnx", source
+    )
+    assert all(output.passed for output in verdict.outputs)
+    assert reason_codes(verdict) == [ReasonCode.WEIGHT_ALTERED]
+    assert "no other constant makes up for it" in verdict.reason
+
+
+def scales_of(model: onnx.ModelProto) -> set[str]:
+    return {node.input[2] for node in model.graph.node if node.op_type == "MatMulNBits"}
+
+
+def join_products(model: onnx.ModelProto) -> None:
+    """Put one product's columns twice, as tools do that join query, key and value."""
+    node = next(one for one in model.graph.node if one.op_type == "MatMulNBits")
+    for tensor in model.graph.initializer:
+        if tensor.name in node.input[1:]:
+            array = numpy_helper.to_array(tensor)
+            tensor.CopyFrom(numpy_helper.from_array(np.concatenate([array, array]), tensor.name))
+    columns = next(one for one in node.attribute if one.name == "N")
+    made, count = node.output[0], columns.i
+    columns.i, node.output[0] = 2 * count, f"{made}_joined"
+    for name, value in (("start", 0), ("stop", count), ("axis", -1)):
+        array = np.array([value], np.int64)
+        model.graph.initializer.append(numpy_helper.from_array(array, f"joined_{name}"))
+    names = [node.output[0], "joined_start", "joined_stop", "joined_axis"]
+    place = list(model.graph.node).index(node)
+    model.graph.node.insert(place + 1, onnx.helper.make_node("Slice", names, [made]))
+
+
 def test_a_matrix_that_is_no_weight_is_noted(
     exported: Path, source: Source, tmp_path: Path
 ) -> None:
-    def scale_all(model: onnx.ModelProto) -> None:
-        node = next(one for one in model.graph.node if one.op_type == "MatMulNBits")
-        tensor = next(one for one in model.graph.initializer if one.name == node.input[2])
-        scales = numpy_helper.to_array(tensor) * np.float32(1.02)
-        tensor.CopyFrom(numpy_helper.from_array(scales, tensor.name))
-
-    verdict = judge_faulty(
-        exported / "model.int4.onnx", scale_all, tmp_path / "x.int4.onnx", source
-    )
+    path = tmp_path / "model.int4.onnx"
+    verdict = judge_faulty(exported / "model.int4.onnx", join_products, path, source)
+    assert verdict.passed, verdict.reason
     assert [note for note in verdict.notes if NOTE in note]
+
+
+def test_the_layer_of_a_fault_that_rounding_hides_is_named(
+    exported: Path, source: Source, tmp_path: Path
+) -> None:
+    model = onnx.load(exported / "model.int4.onnx")
+    ignore_window(model)
+    onnx.save(model, tmp_path / "model.int4.onnx")
+    found = localise_file(tmp_path / "model.int4.onnx", source, precision=Precision.INT4)
+    assert found.guilty == "(model)"
+    assert found.layers[0].file.endswith(Path(__file__).name)
+    assert [note for note in found.notes if "the same rounded weights" in note]
