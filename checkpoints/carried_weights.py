@@ -28,10 +28,12 @@ _LOOKUPS = ("embedding", "embedding_bag", "__getitem__", "index_select", "gather
 class WeightUses:
     """How calls used the weights: `used` are those that were replaced, by name.
 
-    `missed` are weights that an operator read as they are.
+    `missed` are weights that an operator read as they are, beside lookups in those that the
+    artifact has as a factor of products alone: these are `looked_up`.
     """
 
     used: dict[str, None] = field(default_factory=dict)
+    looked_up: dict[str, None] = field(default_factory=dict)
     missed: dict[str, None] = field(default_factory=dict)
 
 
@@ -108,6 +110,9 @@ class _CarriedWeights(ChangedWeights):
         table = args[1] if len(args) > 1 else kwargs["weight"]
         ids = args[0] if args else kwargs["input"]
         if id(table) not in self._rows.kinds[True]:
+            factor = self._rows.kinds[False].get(id(table))
+            if factor is not None:
+                self._rows.uses.looked_up[factor.name] = None
             return func(*args, **kwargs)
         wanted, places = torch.unique(ids, return_inverse=True)
         rows = [self._rows.read(id(table), one, 1, lookup=True) for one in wanted.tolist()]

@@ -22,10 +22,10 @@ from ..core.generation import DecoderLoop
 from ..core.kinds import WEIGHTS_ONLY, Precision, ReasonCode
 from ..core.target_extensions import Carrying
 from ..core.verdict import Excuse, Reason, State, Verdict
-from ..core.weights import IntegerWeighted, RoundedWeight
+from ..core.weights import IntegerWeighted, RoundedWeight, Weighted
 from ..validators.feeds import SAMPLE
 from ..validators.output_pairs import VALUES
-from ..validators.rounded_weights import is_rounded
+from ..validators.rounded_weights import is_rounded, list_orientations
 from ..validators.ruling import Ruling
 from ..validators.tolerance import TOLERANCES
 from ..validators.weight_matches import WeightMatches, match_weights
@@ -76,12 +76,23 @@ def compare_own_weights(request: JudgeRequest, judged: JudgedEvidence) -> Judged
         verdict = found.judged.verdict
         ratio = "exact" if verdict.sqnr is None else f"SQNR {verdict.sqnr:.1f} dB"
         clock.detail, clock.passed = ratio, verdict.passed
+    return _rule_on(request, judged, found)
+
+
+def _rule_on(
+    request: JudgeRequest, judged: JudgedEvidence, found: BesideRounding
+) -> JudgedEvidence | Ruling:
+    """Reject what differs, unless a weight that is rounded in another way may explain it."""
+    verdict = found.judged.verdict
     made_here, to_nearest = _read_method(request)
     moved = [one for one in found.weights if not one.nearest]
-    if not verdict.passed and moved and (to_nearest or not made_here):
-        note = f"{_NOT_COMPARED}: {moved[0].name} may have a factor that the graph makes up for"
-        return Ruling(notes=(note,))
     if not verdict.passed:
+        kept = _find_kept(request, found)
+        why = f"{kept} is there as floats too" if kept else ""
+        if moved and (to_nearest or not made_here):
+            why = f"{moved[0].name} may have a factor that the graph makes up for"
+        if why:
+            return Ruling(notes=(f"{_NOT_COMPARED}: {why}",))
         return Ruling(first=(_describe_fault(verdict),), notes=found.notes)
     if not judged.passed and not moved:
         judged = _excuse_routed(judged)
@@ -95,6 +106,26 @@ def _read_method(request: JudgeRequest) -> tuple[bool, bool]:
     stated = target.read_metadata(path) if isinstance(target, Carrying) else {}
     made_here = QUANTIZER_KEY in stated
     return made_here, made_here and SAMPLES_KEY not in stated
+
+
+def _find_kept(request: JudgeRequest, found: BesideRounding) -> str:
+    """Return a weight whose other layers stayed in floats; empty if there is none.
+
+    Eager has one tensor for all layers that share it. Of a table for lookups, floats are expected.
+    """
+    candidate, own = request.candidate, request.eager.model.weights()
+    shared = [
+        one.name
+        for one in found.weights
+        if one.matrix.factor and not one.matrix.table and one.name not in found.uses.looked_up
+    ]
+    target = candidate.target
+    for constant in target.weights(candidate.path) if isinstance(target, Weighted) else ():
+        for name in shared:
+            meant = list_orientations(own[name], constant.shape)
+            if any((one == constant).all() for one, _ in meant):
+                return name
+    return ""
 
 
 def _describe_fault(verdict: Verdict) -> Reason:
@@ -173,10 +204,11 @@ class _NotComparableError(Exception):  # not a ModelcError: the artifact is judg
 
 @dataclass(frozen=True, kw_only=True)
 class BesideRounding:
-    """The judgment beside rounding by these weights, and notes on it."""
+    """The judgment beside rounding by these weights, how eager used them, and notes on it."""
 
     judged: JudgedEvidence
     weights: tuple[RoundedWeight, ...]
+    uses: WeightUses
     notes: tuple[str, ...] = ()
 
 
@@ -194,7 +226,7 @@ def judge_beside_rounding(request: JudgeRequest, judged: JudgedEvidence) -> Besi
             raise _NotComparableError("eager rejects all feeds with them")
         _check_uses(weights, uses)
         found = _judge_as_fp32(request, fresh, eager)
-    return BesideRounding(judged=found, weights=weights, notes=notes)
+    return BesideRounding(judged=found, weights=weights, uses=uses, notes=notes)
 
 
 @contextmanager
