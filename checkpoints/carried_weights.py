@@ -132,13 +132,14 @@ def _watch_originals(
     harmless = torch.ops.aten.detach.default, torch.ops.aten.slice.Tensor
 
     def check(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        for one in flatten_tensors((*args, *kwargs.values())):
-            if one.layout is not torch.strided or func in harmless:
-                continue
-            key = places.get(one.untyped_storage().data_ptr())
-            own = None if key is None else kinds[func in lookups].get(key)
-            if own is not None and one.numel():
-                uses.missed[own.name] = None
-        return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():  # or the weight is exchanged here
+            for one in flatten_tensors((*args, *kwargs.values())):
+                if one.layout is not torch.strided or func in harmless or not one.numel():
+                    continue
+                key = places.get(one.untyped_storage().data_ptr())
+                own = None if key is None else kinds[func in lookups].get(key)
+                if own is not None:
+                    uses.missed[own.name] = None
+            return func(*args, **kwargs)
 
     return intercept_operators(check, branches=True)

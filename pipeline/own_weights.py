@@ -231,11 +231,11 @@ def judge_beside_rounding(request: JudgeRequest, judged: JudgedEvidence) -> Besi
 
 @contextmanager
 def carry_for_search(
-    target: Target, path: Path, precision: Precision, eager: EagerReference, feed: Feed
+    target: Target, path: Path, precision: Precision, eager: EagerReference, example: Feed
 ) -> Iterator[bool]:
     """Let eager have an artifact's weights within the context, if it can; yield whether it has.
 
-    `feed` shows whether eager uses them.
+    `example` shows whether eager uses them.
     """
     with ExitStack() as carried:
         if precision not in WEIGHTS_ONLY:
@@ -244,7 +244,7 @@ def carry_for_search(
         try:
             weights = _find_own_weights(target, path, eager)
             _, uses = carried.enter_context(carry_own_weights(eager, weights))
-            eager.model.run_with_deadline(feed)
+            eager.model.run_with_deadline(example)
             _check_uses(weights, uses)
         except (_NotComparableError, CheckpointError):
             carried.close()
@@ -338,7 +338,12 @@ def _check_uses(weights: Sequence[RoundedWeight], uses: WeightUses) -> None:
 def _judge_as_fp32(
     request: JudgeRequest, pairs: Sequence[FeedPair], eager: EagerReference
 ) -> JudgedEvidence:
-    """Judge within the limits of FP32, and, if that fails, by the noise of eager's float64."""
+    """Judge within the limits of FP32, and, if that fails, by the noise of eager's float64.
+
+    A batch norm may be folded into a weight. Where its factors are nearly 1, as before training,
+    the weight is still within rounding of the checkpoint's, and eager has the factors twice: then
+    the limits are those of FP16.
+    """
     candidate = replace(request.candidate, precision=Precision.FP32)
     names = [spec.name for spec in eager.signature.inputs]
     replies = [reply for _, reply in pairs]
@@ -352,4 +357,8 @@ def _judge_as_fp32(
         return found
     exact = add_float64(references, eager, request.progress)
     case = replace(case, references=exact, tolerance=_BY_FLOOR)
+    if any(name.endswith("running_var") for name, _ in eager.model.module.named_buffers()):
+        half = replace(candidate, precision=Precision.FP16)
+        tolerance = TOLERANCES[Precision.FP16]
+        case = replace(case, candidate=half, references=references, tolerance=tolerance)
     return apply_second_looks(case.make_evidence(replies, names), eager)

@@ -1,4 +1,8 @@
-"""Find the weights of a checkpoint that an artifact has as integers."""
+"""Find the weights of a checkpoint that an artifact has as integers, by their values.
+
+Names say nothing: exporters give constants names of their own. Rounding to 4 bits leaves a matrix
+so like its weight, and so unlike all others of its size, that values decide.
+"""
 
 from __future__ import annotations
 

