@@ -28,6 +28,7 @@ from .eager_perturbations import (
 )
 from .eager_probes import DiscreteOrigin, watch_discrete_origins, watch_values
 from .enclosed_module import EnclosedSteps
+from .float64_eager import Float64Error, Float64Module, open_float64
 from .rounded_layers import (
     LayerRounding,
     list_active_modules,
@@ -65,6 +66,9 @@ class EagerVariants(ABC):
     reference: ReferenceRuntime | None = None
 
     _module: torch.nn.Module
+    inputs: tuple[str, ...]
+    _drop: tuple[str, ...]
+    _exact: Float64Module | None
     _no_float64: str
     _binding: Binding
     _watched: tuple[tuple[str, ...], BranchReport] | None
@@ -226,14 +230,25 @@ class EagerVariants(ABC):
 
     @contextmanager
     def carry_weights(self, weights: Sequence[RoundedWeight]) -> Iterator[WeightUses]:
-        """Use an artifact's weights in all runs within the context."""
-        before = self._cache, self._no_float64
-        self._cache = None
+        """Use an artifact's weights in all runs within the context, also those in float64.
+
+        A float64 copy would hold the weights of one side on the other: there is one for each, and
+        here it shares the tensors whose uses are seen.
+        """
+        before = self._cache, self._no_float64, self._exact
+        self._cache = self._exact = None
+        try:
+            if not self._no_float64:
+                self._exact = open_float64(
+                    self._module, self.inputs, self._binding, drop=self._drop, whole=0
+                )
+        except Float64Error as error:
+            self._no_float64 = str(error)
         try:
             with carry_weights(self._module, weights) as uses:
                 yield uses
         finally:
-            self._cache, self._no_float64 = before
+            self._cache, self._no_float64, self._exact = before
 
     def list_layers(self, feed: Feed, rounding: LayerRounding) -> tuple[str, ...]:
         """Return the paths of layers that a precision may round.

@@ -216,7 +216,8 @@ def _make_guard_mode(
     """
     import torch
 
-    places = {p.untyped_storage().data_ptr() for p in weights.values()}
+    with torch._C.DisableTorchFunction():  # another mode may exchange the weights
+        places = {p.untyped_storage().data_ptr() for p in weights.values()}
     aten = torch.ops.aten
     copying = (
         aten._to_copy.default, aten.embedding.default, aten.slice.Tensor, aten.detach.default,
@@ -226,13 +227,16 @@ def _make_guard_mode(
         return tensor.numel() > 0 and tensor.untyped_storage().data_ptr() in places
 
     def check_operator(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        operands = [
-            one for one in flatten_tensors((*args, *kwargs.values())) if one.layout is torch.strided
-        ]
-        if func not in copying and any(map(is_weight, operands)):
-            raise UncastWeightError(f"{func} uses a weight without a cast")
-        if func._schema.is_mutable and any(map(copies.hold, operands)):
-            raise UncastWeightError(f"{func} may write to a weight")
-        return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            operands = [
+                one
+                for one in flatten_tensors((*args, *kwargs.values()))
+                if one.layout is torch.strided
+            ]
+            if func not in copying and any(map(is_weight, operands)):
+                raise UncastWeightError(f"{func} uses a weight without a cast")
+            if func._schema.is_mutable and any(map(copies.hold, operands)):
+                raise UncastWeightError(f"{func} may write to a weight")
+            return func(*args, **kwargs)
 
     return intercept_operators(check_operator)
