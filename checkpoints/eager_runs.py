@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..core.errors import CheckpointError, ErrorCode, Hint, Option, first_line
 from ..core.torch_tools import to_array
 from .branch_tracer import Place, trace_lines
-from .carried_weights import WeightUses, carry_weights
 from .data_branches import (
     BranchReport,
     QuietShapes,
@@ -39,6 +38,7 @@ from .router_choices import RouterScores, exchange_experts, watch_routers
 from .run_limits import watch_nonfinite_queries
 from .taint import ConversionLog, track_taint
 from .user_code import locate_user_code
+from .weight_exchange import WeightUses, carry_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

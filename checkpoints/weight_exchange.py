@@ -56,7 +56,7 @@ def carry_weights(
     rows = _Rows(kinds=kinds, uses=uses, keep=size <= _KEPT_BYTES)
     with ExitStack() as modes:
         modes.enter_context(_watch_originals(originals, kinds, uses))
-        modes.enter_context(_CarriedWeights(originals, rows).as_mode())
+        modes.enter_context(_OwnWeights(originals, rows).as_mode())
         yield uses
 
 
@@ -86,7 +86,7 @@ class _Rows:
         return found
 
 
-class _CarriedWeights(ChangedWeights):
+class _OwnWeights(ChangedWeights):
     """Gives a call the rows of the artifact's weights, a lookup only those of its ids."""
 
     def __init__(self, originals: Mapping[int, torch.Tensor], rows: _Rows) -> None:

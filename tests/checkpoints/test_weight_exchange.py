@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from modelc.checkpoints.carried_weights import carry_weights
+from modelc.checkpoints.weight_exchange import carry_weights
 from modelc.core.weights import IntegerMatrix, IntegerWeights, RoundedWeight
 
 from ..open_models import open_module
