@@ -95,7 +95,7 @@ def _rule_on(
             return Ruling(notes=(f"{_NOT_COMPARED}: {why}",))
         return Ruling(first=(_describe_fault(verdict),), notes=found.notes)
     if not judged.passed and not moved:
-        judged = _excuse_routed(judged)
+        judged = excuse_routed(judged)
     altered = _find_altered(request, moved) if to_nearest else []
     return judged.plus(Ruling(notes=found.notes), Ruling.fault(ReasonCode.WEIGHT_ALTERED, *altered))
 
@@ -174,7 +174,7 @@ def _may_be_routed(request: JudgeRequest, judged: JudgedEvidence) -> bool:
     )
 
 
-def _excuse_routed(judged: JudgedEvidence) -> JudgedEvidence:
+def excuse_routed(judged: JudgedEvidence) -> JudgedEvidence:
     """Return the judgment without the sizes of errors, which a note states."""
     measured = judged.measured
     wrong = [one for one in measured.outputs if not one.passed]

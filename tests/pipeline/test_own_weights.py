@@ -13,13 +13,18 @@ from onnx import numpy_helper
 from torch import nn
 
 from modelc.core.kinds import Precision, ReasonCode
-from modelc.core.verdict import Verdict
+from modelc.core.verdict import Excuse, Verdict
 from modelc.pipeline.debug.localise_file import localise_file
 from modelc.pipeline.order import Judging, Order, Source, Wanted
+from modelc.pipeline.own_weights import excuse_routed
+from modelc.pipeline.reply_evidence import JudgedEvidence
 from modelc.pipeline.run_order import run
 from modelc.pipeline.validate_file import validate_file
+from modelc.validators.feeds import NamedFeed
+from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 
 from ..conftest import saved
+from ..open_models import evidence_of, signature_of
 from ..reasons import reason_codes
 
 IDS, WIDTH, WINDOW = 64, 64, 5
@@ -168,3 +173,25 @@ def test_the_layer_of_a_fault_that_rounding_hides_is_named(
     assert found.guilty == "(model)"
     assert found.layers[0].file.endswith(Path(__file__).name)
     assert [note for note in found.notes if SAME in note]
+
+
+def test_sizes_of_errors_by_experts_are_excused_and_stated() -> None:
+    signature = signature_of("x:float32[4,8]", outputs=("y",))
+    draw = np.random.default_rng(0)
+    references, replies = [], []
+    for number in range(3):
+        x, y = (draw.standard_normal((4, 8)).astype(np.float32) for _ in range(2))
+        feed = NamedFeed(name=f"seed-{number}", arrays={"x": x}, sizes={})
+        references.append(ReferenceOutputs(feed=feed, outputs={"y": y}))
+        replies.append(ArtifactOutputs(outputs={"y": y + (0.5 * y[::-1] if number else 0)}))
+    evidence = evidence_of(references, replies, signature, precision=Precision.INT8_WEIGHTS)
+    judged = JudgedEvidence.of(evidence)
+    assert not judged.passed
+    settled = excuse_routed(judged).verdict
+    settled.check_explained()
+    assert settled.passed
+    assert {one.feed for one in settled.outputs if one.excuse is Excuse.EXPERTS} == {
+        "seed-1",
+        "seed-2",
+    }
+    assert len(settled.notes) == len(judged.verdict.notes) + 1
