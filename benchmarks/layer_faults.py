@@ -24,6 +24,7 @@ from modelc.core.kinds import ReasonCode
 from modelc.core.target_extensions import Probed
 from modelc.pipeline.debug.locate_layer import SuspectArtifact, locate_layer
 from modelc.pipeline.judge_case import Candidate
+from modelc.pipeline.own_weights import find_graph_fault
 from modelc.pipeline.reopen import RecordedRequests
 from modelc.pipeline.token_judge import check_tokens
 from modelc.pipeline.verdict_rules import judge_file
@@ -255,6 +256,8 @@ def _judge(
         by, text = "weights", altered[0].text
         named = (re.search(r"the weight (\S+)", text) or [""] * 2)[1]
         return [by, named, _grade(named, right), text.partition("checkpoint's: ")[2]]
+    if find_graph_fault(verdict) is not None:
+        by = "own weights"
     assert isinstance(candidate.target, Probed)
     try:
         arrays = read_feed(Path(verdict.worst.file))

@@ -27,6 +27,7 @@ from .eager_perturbations import (
 )
 from .eager_probes import DiscreteOrigin, watch_discrete_origins, watch_values
 from .enclosed_module import EnclosedSteps
+from .float64_eager import Float64Error, Float64Module, open_float64
 from .rounded_layers import (
     LayerRounding,
     list_active_modules,
@@ -37,6 +38,7 @@ from .router_choices import RouterScores, route_tokens
 from .run_limits import watch_nonfinite_queries
 from .taint import ConversionLog, track_taint
 from .user_code import locate_user_code
+from .weight_exchange import WeightUses, carry_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from ..core.call import Binding
     from ..core.contract import Array, Feed, Outputs
     from ..core.findings import ReferenceRuntime
+    from ..core.weights import RoundedWeight
 
 _Answer = TypeVar("_Answer")  # outputs, or None
 _CACHE_LIMIT = 1 << 28  # bytes of cached outputs
@@ -63,6 +66,9 @@ class EagerVariants(ABC):
     reference: ReferenceRuntime | None = None
 
     _module: torch.nn.Module
+    inputs: tuple[str, ...]
+    _drop: tuple[str, ...]
+    _exact: Float64Module | None
     _no_float64: str
     _binding: Binding
     _watched: tuple[tuple[str, ...], BranchReport] | None
@@ -220,6 +226,28 @@ class EagerVariants(ABC):
         with route_tokens(tokens, found, given):
             tensors = self._tensors(feed)
         return {name: to_array(tensor) for name, tensor in tensors.items()}, tuple(found)
+
+    @contextmanager
+    def carry_weights(self, weights: Sequence[RoundedWeight]) -> Iterator[WeightUses]:
+        """Use an artifact's weights in all runs within the context, also those in float64.
+
+        A float64 copy would hold the weights of one side on the other: there is one for each, and
+        here it shares the tensors whose uses are seen.
+        """
+        before = self._cache, self._no_float64, self._exact
+        self._cache = self._exact = None
+        try:
+            if not self._no_float64:
+                self._exact = open_float64(
+                    self._module, self.inputs, self._binding, drop=self._drop, whole=0
+                )
+        except Float64Error as error:
+            self._no_float64 = str(error)
+        try:
+            with carry_weights(self._module, weights) as uses:
+                yield uses
+        finally:
+            self._cache, self._no_float64, self._exact = before
 
     def list_layers(self, feed: Feed, rounding: LayerRounding) -> tuple[str, ...]:
         """Return the paths of layers that a precision may round.

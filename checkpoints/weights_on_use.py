@@ -1,4 +1,4 @@
-"""Weights that are changed when a call uses them: cast to float64, or perturbed.
+"""Weights that are changed when a call uses them: cast to float64, perturbed, or rounded.
 
 One changed weight is in memory at a time, and of the large one of a linear layer, a block of rows.
 """
@@ -59,7 +59,7 @@ def cast_weights_on_use(module: torch.nn.Module) -> Iterator[None]:
     copies = _Float64Copies()
     with ExitStack() as modes:
         modes.enter_context(_make_guard_mode(floats, copies))
-        change = _ChangedWeights(floats, lambda part, *_: copies.of(part), torch.float64)
+        change = ChangedWeights(floats, lambda part, *_: copies.of(part), torch.float64)
         modes.enter_context(change.as_mode())
         yield
 
@@ -81,7 +81,7 @@ def perturb_weights_on_use(module: torch.nn.Module, share: float, seed: int) -> 
         noise = torch.randn(part.shape, generator=generator)
         return noise.mul_(share).add_(1).to(part.dtype).mul_(part)
 
-    with _ChangedWeights(floats, perturb).as_mode():
+    with ChangedWeights(floats, perturb).as_mode():
         yield
 
 
@@ -100,7 +100,7 @@ def largest_use(module: torch.nn.Module) -> int:
     )
 
 
-class _ChangedWeights:
+class ChangedWeights:
     """What calls get in place of weights, or of rows of them.
 
     `make` takes a part of a weight, the identity of the weight, and the first row. `dtype` is that
@@ -130,14 +130,18 @@ class _ChangedWeights:
         if read in _METADATA_PROPERTIES or getattr(func, "__name__", "") in _METADATA_CALLS:
             return func(*args, **kwargs)
         if _is_lookup(func, args, kwargs):
-            table = args[1] if len(args) > 1 else kwargs["weight"]
-            found = func(*args, **kwargs)  # change the rows, not the table
-            changed = id(table) in self._weights or self._dtype is not None
-            return self._make(found, id(table), 0) if changed else found
+            return self.look_up(func, args, kwargs)
         if func is torch.nn.functional.linear and self._is_large(args):
             return self._multiply_blocks(*args, **kwargs)
         named = {key: self._replace(value) for key, value in kwargs.items()}
         return func(*map(self._replace, args), **named)
+
+    def look_up(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the rows of a table, changed; the table is not."""
+        table = args[1] if len(args) > 1 else kwargs["weight"]
+        found = func(*args, **kwargs)
+        changed = id(table) in self._weights or self._dtype is not None
+        return self._make(found, id(table), 0) if changed else found
 
     def _replace(self, value: Any) -> Any:
         if isinstance(value, list | tuple) and any(id(one) in self._weights for one in value):
@@ -212,7 +216,8 @@ def _make_guard_mode(
     """
     import torch
 
-    places = {p.untyped_storage().data_ptr() for p in weights.values()}
+    with torch._C.DisableTorchFunction():  # another mode may exchange the weights
+        places = {p.untyped_storage().data_ptr() for p in weights.values()}
     aten = torch.ops.aten
     copying = (
         aten._to_copy.default, aten.embedding.default, aten.slice.Tensor, aten.detach.default,
@@ -222,13 +227,16 @@ def _make_guard_mode(
         return tensor.numel() > 0 and tensor.untyped_storage().data_ptr() in places
 
     def check_operator(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        operands = [
-            one for one in flatten_tensors((*args, *kwargs.values())) if one.layout is torch.strided
-        ]
-        if func not in copying and any(map(is_weight, operands)):
-            raise UncastWeightError(f"{func} uses a weight without a cast")
-        if func._schema.is_mutable and any(map(copies.hold, operands)):
-            raise UncastWeightError(f"{func} may write to a weight")
-        return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            operands = [
+                one
+                for one in flatten_tensors((*args, *kwargs.values()))
+                if one.layout is torch.strided
+            ]
+            if func not in copying and any(map(is_weight, operands)):
+                raise UncastWeightError(f"{func} uses a weight without a cast")
+            if func._schema.is_mutable and any(map(copies.hold, operands)):
+                raise UncastWeightError(f"{func} may write to a weight")
+            return func(*args, **kwargs)
 
     return intercept_operators(check_operator)

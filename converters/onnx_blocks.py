@@ -133,14 +133,17 @@ def read_integer_weights(path: Path) -> Iterator[IntegerMatrix]:
     constants = {
         tensor.name: tensor for graph in all_graphs(model.graph) for tensor in graph.initializer
     }
-    for node in all_nodes(model.graph):
+    nodes = list(all_nodes(model.graph))
+    for node in nodes:
         if node.op_type == "DequantizeLinear" and all(
             one in constants for one in node.input if one
         ):
             read = [read_values(constants[one], path) for one in node.input if one]
             numbers = {"axis": 1, "block_size": 0, **{one.name: one.i for one in node.attribute}}
             if read[0].ndim == _MATRIX and read[1].ndim == _MATRIX and numbers["block_size"]:
-                yield _read_dequantized(read, numbers)
+                uses = {_is_lookup(one, node.output[0]) for one in nodes} - {None}
+                matrix = _read_dequantized(read, numbers)
+                yield replace(matrix, table=True in uses, factor=False in uses)
         names = [name for name in node.input[_PARTS] if name]
         known = node.op_type == BLOCK_PRODUCT and all(name in constants for name in names)
         if not known or any(node.input[_ORDER : _ORDER + 1]):
@@ -155,6 +158,13 @@ def read_integer_weights(path: Path) -> Iterator[IntegerMatrix]:
                 bits=numbers["bits"], size=numbers["block_size"], rows=numbers["K"],
             )  # fmt: skip
             yield IntegerMatrix(shape=(columns, blocks.rows), read_rows=blocks.read_columns)
+
+
+def _is_lookup(node: onnx.NodeProto, table: str) -> bool | None:
+    """Whether a node looks up rows of a table; None if it does not read it."""
+    if table not in node.input:
+        return None
+    return node.op_type == "Gather" and node.input[0] == table
 
 
 def _read_dequantized(read: list[Array], numbers: Mapping[str, int]) -> IntegerMatrix:

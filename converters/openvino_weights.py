@@ -56,7 +56,11 @@ def read_integer_weights(path: Path) -> Iterator[IntegerMatrix]:
         chain.reverse()
         if any(node.get_type_name() == "Multiply" for node in chain):
             shape = tuple(top.get_output_shape(0))
-            yield IntegerMatrix(shape=shape, read_rows=partial(_evaluate, chain))
+            kinds = {one.get_node().get_type_name() for one in top.output(0).get_target_inputs()}
+            yield IntegerMatrix(
+                shape=shape, read_rows=partial(_evaluate, chain),
+                table="Gather" in kinds, factor=kinds != {"Gather"},
+            )  # fmt: skip
 
 
 def read_quantization_steps(path: Path) -> Iterator[QuantizationStep]:

@@ -345,8 +345,7 @@ class ReasonCode(_Code):
     )
     ROWS_DISAGREE = (
         "rows-disagree", "too few rows have their largest element where eager has it",
-        "use a higher precision, or keep layers in FP32: `--keep-fp`",
-    )
+        "use a higher precision, or keep layers in FP32: `--keep-fp`")
     GENERATED_TOKENS = (
         "generated-tokens", "the loop of a runtime for generation gives other tokens",
         "compare its settings with `genai_config.json` and the settings of the verdict",
@@ -363,9 +362,7 @@ class ReasonCode(_Code):
         "equal-rows-differ", "equal rows of a batch give different results",
         "export with a fixed batch: `--static`",
     )
-    BESIDE_MASK = (
-        "beside-mask", "rows beside a fully masked row differ", "leave no row fully masked",
-    )
+    BESIDE_MASK = "beside-mask", "rows beside a fully masked one differ", "leave no row masked"
     WIDE_VALUES = (
         "wide-values", "integers of large magnitude give other results",
         "narrow the values of the input: `NAME:int64[...]{LOW..HIGH}`",
@@ -373,6 +370,9 @@ class ReasonCode(_Code):
     WEIGHT_ALTERED = (
         "weight-altered", "a constant is a weight of the checkpoint, but for some elements",
         "export again from this checkpoint",
+    )
+    GRAPH_DIFFERS = (
+        "graph-differs", "it differs from eager with its own rounded weights", "`modelc debug FILE`"
     )
     DEFAULT_SESSION = (
         "default-session", "the artifact differs, or fails, in its runtime's default session",

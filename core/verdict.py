@@ -28,13 +28,11 @@ class State(StrEnum):
 
 
 class Excuse(StrEnum):
-    """Why an output passed although its SQNR is below the limit of its precision.
+    """Why an output passed although its SQNR is below the limit of its precision."""
 
-    `usual scale`: roundoff at the scale of other feeds. `ill conditioned`: eager moves as far.
-    """
-
-    USUAL_SCALE = "usual scale"
-    ILL_CONDITIONED = "ill conditioned"
+    USUAL_SCALE = "usual scale"  # roundoff at the scale of other feeds
+    ILL_CONDITIONED = "ill conditioned"  # eager moves as far
+    EXPERTS = "experts"  # rounding alone, which sends tokens to other experts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,15 +54,45 @@ class IntegerMatrix:
     """Integer weights in a file, of which some rows are in memory at a time.
 
     `read_rows` returns those of a range; numbers of blocks hold within it. A block that another
-    range shares is cut.
+    range shares is cut. The graph looks rows of a table up, multiplies by a matrix, or does both,
+    by `table` and `factor`.
     """
 
     shape: tuple[int, ...]
     read_rows: Callable[[int, int], IntegerWeights]
+    table: bool = False
+    factor: bool = True
 
     def read_all(self) -> IntegerWeights:
         """Return all rows."""
         return self.read_rows(0, self.shape[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundedWeight:
+    """A weight of the checkpoint as an artifact's integers have it.
+
+    `turned` if the matrix in the file is transposed. `nearest` if it is rounded to nearest, and not
+    by a method that moves weights further, with another scale or by a factor.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    matrix: IntegerMatrix
+    turned: bool
+    nearest: bool = True
+
+    def read_rows(self, first: int, last: int) -> Array:
+        """Return rows of the weight, as the artifact computes with them, in float32."""
+        import numpy as np
+
+        by_row = not self.turned and self.matrix.shape[0] == self.shape[0]
+        if by_row:
+            values = self.matrix.read_rows(first, last).values.reshape(-1, *self.shape[1:])
+        else:
+            whole = self.matrix.read_all().values
+            values = (whole.T if self.turned else whole.reshape(self.shape))[first:last]
+        return np.ascontiguousarray(values, np.float32)
 
 
 @runtime_checkable

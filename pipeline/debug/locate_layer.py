@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ...core.kinds import Precision
 from ...core.target_extensions import Probed
 from ...validators.judge import ArtifactOutputs, ReferenceOutputs
 from ..eager_reference import EagerReference
+from ..own_weights import carry_for_search
 from ..rounding_ties import mark_undecided_replies
 from ..run_progress import Progress
 from . import refine_culprit
@@ -37,6 +39,7 @@ from .missing_operation import (
 )
 from .refine_culprit import Culprit, refine_anchor
 
+_BESIDE = "compared with eager that has the same rounded weights, within the errors of FP32"
 DEFAULT_MEMORY = 2 << 30  # bytes of activations in memory, the default of --memory
 
 
@@ -86,10 +89,17 @@ def locate_layer(  # noqa: PLR0913 - what to look into, and how, all optional
     """
     began = time.monotonic()
     log = f"debug-{suspect.name.replace('/', '-')}"
-    with progress.step("find the layer", log=log, runs_artifact=True) as clock:
+    with ExitStack() as context:
+        clock = context.enter_context(progress.step("find the layer", log=log, runs_artifact=True))
         chosen = _choose_reference(suspect, eager, feed)
         probe = suspect.target.open_probe(suspect.path, eager.signature)
-        scale = PRECISION_SCALES[suspect.precision]
+        beside = context.enter_context(
+            carry_for_search(
+                suspect.target, suspect.path, suspect.precision, eager, chosen.feed.arrays
+            )
+        )
+        precision = Precision.FP32 if beside else suspect.precision
+        scale = PRECISION_SCALES[precision]
         layers = LayerComparer(
             eager.model, probe, chosen.feed.arrays, scale=scale, limit=memory, more=more
         )
@@ -97,9 +107,9 @@ def locate_layer(  # noqa: PLR0913 - what to look into, and how, all optional
         culprit, ties = _first_culprit(layers, found)
         cause, reader, missing = "", "", None
         if culprit is not None:
-            cause, reader, missing = _explain(layers, culprit, suspect.precision, written or {})
+            cause, reader, missing = _explain(layers, culprit, precision, written or {})
         clock.detail = f"{len(layers.anchors)} layers, {probe.runs} runs"
-        whole = describe_whole_fault(layers, found, suspect.precision, passed=suspect.passed)
+        whole = describe_whole_fault(layers, found, precision, passed=suspect.passed)
         whole = "" if culprit is not None else whole
     result = _build_localisation(layers, found, culprit, cause)
     if reader:
@@ -112,7 +122,7 @@ def locate_layer(  # noqa: PLR0913 - what to look into, and how, all optional
         artifact=suspect.name,
         feed=chosen.feed.name,
         whole=whole,
-        notes=(*ties, *result.notes),
+        notes=(*ties, *([_BESIDE] if beside else []), *result.notes),
         seconds=time.monotonic() - began,
         passed=suspect.passed,
     )

@@ -21,6 +21,7 @@ from ...validators.judge import ReferenceOutputs
 from ...validators.output_pairs import VALUES
 from ..eager_reference import EagerReference
 from ..manifest_file import write_manifest
+from ..own_weights import find_graph_fault
 from ..run_progress import Progress
 from ..worst_feed import TOKEN_FEED, add_feed, read_feed
 from .locate_layer import SuspectArtifact, locate_layer
@@ -72,9 +73,10 @@ def add_guilty_layer(
 
 
 def is_wrong_by_value(verdict: Verdict) -> bool:
-    """Whether values of outputs, or of tokens alone, rejected an artifact."""
+    """Whether values of outputs, alone or beside rounding, or of tokens rejected an artifact."""
     tokens = verdict.worst is not None and verdict.worst.feed == TOKEN_FEED
-    return bool(outputs_wrong_by_value(verdict)) or (verdict.state is State.FAILED and tokens)
+    alone = tokens or find_graph_fault(verdict) is not None
+    return bool(outputs_wrong_by_value(verdict)) or (verdict.state is State.FAILED and alone)
 
 
 def outputs_wrong_by_value(verdict: Verdict) -> tuple[OutputVerdict, ...]:
@@ -134,15 +136,16 @@ def _open_worst_feed(verdict: Verdict, context: RejectionContext) -> tuple[Eager
     """
     worst, wrong = verdict.worst, outputs_wrong_by_value(verdict)
     references = {one.feed.name: one for one in (*context.eager.references, *context.held_out)}
-    for output in wrong:
-        if output.feed in references:
-            one = replace(context.eager, references=(references[output.feed],))
-            return one, output.feed
-    if worst is not None and worst.feed in {TOKEN_FEED, *(one.feed for one in wrong)}:
+    fault = find_graph_fault(verdict)
+    wrong_feeds = [*([] if fault is None else [fault.feed]), *(one.feed for one in wrong)]
+    for name in wrong_feeds:
+        if name in references:
+            return replace(context.eager, references=(references[name],)), name
+    if worst is not None and worst.feed in {TOKEN_FEED, *wrong_feeds}:
         feed = read_feed(context.folder / worst.file)
         return add_feed(context.eager, context.held_out, feed, name=worst.feed)
     raise UsageError(
-        f"none of the feeds on which it is wrong was kept: {', '.join(one.feed for one in wrong)}",
+        f"none of the feeds on which it is wrong was kept: {', '.join(wrong_feeds)}",
         hint="run modelc debug",
         code=ErrorCode.NOT_FOUND,
     )
