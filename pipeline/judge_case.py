@@ -40,7 +40,7 @@ from .held_out import loose_feeds
 from .labelled_accuracy import LabelledFeeds
 from .order import Judging
 from .reply_evidence import Evidence, beyond_feeds, reply_to
-from .rounding_ties import mark_undecided_replies
+from .rounding_ties import drop_empty_marks, mark_undecided_replies
 from .run_progress import Progress
 
 if TYPE_CHECKING:
@@ -251,9 +251,10 @@ class JudgeCase:
     def make_evidence(self, replies: Sequence[ArtifactOutputs], inputs: Sequence[str]) -> Evidence:
         """Return the evidence of these replies on all feeds; `inputs` are those it takes."""
         precision = self.candidate.precision
+        marked = mark_undecided_replies(self.references, replies, precision, self.eager)
         return Evidence(
             references=self.references,
-            replies=tuple(mark_undecided_replies(self.references, replies, precision, self.eager)),
+            replies=drop_empty_marks(self.references, marked),
             precision=precision,
             compare=partial(
                 judge,

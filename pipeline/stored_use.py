@@ -23,6 +23,7 @@ SKIPPED_TEXTS: Mapping[SkippedCheck, str] = {
     SkippedCheck.ACCURACY: "the accuracy on labelled data (--data)",
     SkippedCheck.DIAGNOSIS: "the wrong layer, another capture and a smaller domain",
     SkippedCheck.FEEDS: "other feeds than the stored ones (--feeds, --seed)",
+    SkippedCheck.TOKENS: "the tokens of a decoder",
 }
 
 

@@ -172,7 +172,7 @@ def _check_weights(request: JudgeRequest, _: JudgedEvidence) -> Ruling:
     stated = target.read_metadata(path) if isinstance(target, Carrying) else {}
     ours = QUANTIZER_KEY in stated and SAMPLES_KEY not in stated  # which rounds to nearest
     computed = partial(model.computes, eager.references[0].feed.arrays)
-    if exact and QUANTIZER_KEY not in stated:
+    if exact and (candidate.precision is Precision.FP32 or QUANTIZER_KEY not in stated):
         faults = request.find_altered_weights(read_constants(target, path))
     elif rounds and isinstance(target, IntegerWeighted):
         read = partial(target.integer_weights, path)

@@ -27,6 +27,7 @@ from modelc.pipeline.order import Judging, Order, ResumeState, Source, Wanted
 from modelc.pipeline.provenance.verify_folder import verify_folder
 from modelc.pipeline.recorded_run import FinishRequest, Moved
 from modelc.pipeline.run_order import run
+from modelc.pipeline.stored_use import SKIPPED_TEXTS
 
 from ..conftest import saved
 from ..nets.second_look_nets import FACTORY, NETS, build
@@ -470,3 +471,7 @@ def test_references_of_a_smaller_domain(
         assert verdict.stored.skipped == ()
         assert done.artifacts[-1].domain == narrow.domain
         assert set(verdict.feeds) >= {"min", "max"}
+
+
+def test_every_skipped_check_has_a_text() -> None:
+    assert set(SKIPPED_TEXTS) == set(SkippedCheck)

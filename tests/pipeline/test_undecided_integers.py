@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from modelc.core.kinds import Precision
-from modelc.pipeline.rounding_ties import mark_undecided_replies
+from modelc.pipeline.rounding_ties import drop_empty_marks, mark_undecided_replies
 from modelc.validators.feeds import NamedFeed
 from modelc.validators.output_pairs import ArtifactOutputs, ReferenceOutputs
 
@@ -129,3 +129,17 @@ def test_where_roundoff_decides_the_number_only_values_of_eager_are_undecided(
     found = marked(Passing(), x, lambda _: np.array(answer).reshape(-1, 1))
     assert found is not None
     assert found.ravel().tolist() == undecided
+
+
+@pytest.mark.parametrize(("differing", "kept"), [(2, True), (3, False), (5, False)])
+def test_an_output_that_roundoff_decides_nearly_everywhere_is_compared(
+    differing: int, kept: bool
+) -> None:
+    """With constant weights all scores tie, and any classes would pass."""
+    eager, answer = np.zeros((5, 1), np.int64), np.zeros((5, 1), np.int64)
+    answer[:differing] = 1
+    feed = NamedFeed(name="opt", arrays={}, sizes={})
+    reply = ArtifactOutputs(outputs={"y": answer}, undecided={"y": np.ones((5, 1), bool)})
+    references = [ReferenceOutputs(feed=feed, outputs={"y": eager})]
+    (found,) = drop_empty_marks(references, [reply])
+    assert ("y" in found.undecided) == kept
