@@ -55,7 +55,12 @@ def save_model(
         "the ONNX writer",
         lambda: onnx_ir.save(model, path, external_data=external, max_shard_size_bytes=most),
     )
-    return name_files(path) if external is not None else ((path.name, "model"),)
+    if external is None:
+        return ((path.name, "model"),)
+    files = name_files(path)
+    if len(files) == 1:  # all weights are so small that they are in the model
+        path.with_name(external).unlink(missing_ok=True)
+    return files
 
 
 def name_files(path: Path) -> tuple[tuple[str, str], ...]:

@@ -11,10 +11,12 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
 
 from ..checkpoints.weight_exchange import WeightUses
+from ..converters.quantizers.quantizer_registry import needs_no_samples
 from ..core.contract import Feed, Target
 from ..core.errors import CheckpointError
 from ..core.findings import SkippedCheck
@@ -84,28 +86,37 @@ def _rule_on(
 ) -> JudgedEvidence | Ruling:
     """Reject what differs, unless a weight that is rounded in another way may explain it."""
     verdict = found.judged.verdict
-    made_here, to_nearest = _read_method(request)
+    method = _read_method(request)
     moved = [one for one in found.weights if not one.nearest]
     if not verdict.passed:
         kept = _find_kept(request, found)
         why = f"{kept} is there as floats too" if kept else ""
-        if moved and (to_nearest or not made_here):
+        if moved and method is not _Method.SAMPLES:
             why = f"{moved[0].name} may have a factor that the graph makes up for"
         if why:
             return Ruling(notes=(f"{_NOT_COMPARED}: {why}",))
         return Ruling(first=(_describe_fault(verdict),), notes=found.notes)
     if not judged.passed and not moved:
         judged = excuse_routed(judged)
-    altered = _find_altered(request, moved) if to_nearest else []
+    altered = _find_altered(request, moved) if method is _Method.NEAREST else []
     return judged.plus(Ruling(notes=found.notes), Ruling.fault(ReasonCode.WEIGHT_ALTERED, *altered))
 
 
-def _read_method(request: JudgeRequest) -> tuple[bool, bool]:
-    """Return whether modelc rounded the artifact's weights, and whether it did so to nearest."""
-    target, path = request.candidate.target, request.candidate.path
+class _Method(Enum):
+    """How an artifact's weights were rounded, as far as it is known."""
+
+    NEAREST = "by modelc, to nearest"
+    SAMPLES = "by modelc on samples, without factors (GPTQ)"
+    UNKNOWN = "by another tool, or with factors that the graph makes up for (AWQ)"
+
+
+def _read_method(request: JudgeRequest) -> _Method:
+    candidate = request.candidate
+    target, path = candidate.target, candidate.path
     stated = target.read_metadata(path) if isinstance(target, Carrying) else {}
-    made_here = QUANTIZER_KEY in stated
-    return made_here, made_here and SAMPLES_KEY not in stated
+    if QUANTIZER_KEY not in stated or not needs_no_samples(target.NAME, candidate.precision):
+        return _Method.UNKNOWN
+    return _Method.SAMPLES if SAMPLES_KEY in stated else _Method.NEAREST
 
 
 def _find_kept(request: JudgeRequest, found: BesideRounding) -> str:
@@ -340,9 +351,9 @@ def _judge_as_fp32(
 ) -> JudgedEvidence:
     """Judge within the limits of FP32, and, if that fails, by the noise of eager's float64.
 
-    A batch norm may be folded into a weight. Where its factors are nearly 1, as before training,
-    the weight is still within rounding of the checkpoint's, and eager has the factors twice: then
-    the limits are those of FP16.
+    The limits are those of FP16 where floats may be in half precision, as other tools write them,
+    and for batch norms. These may be folded into a weight: where the factors are nearly 1, as
+    before training, it is within rounding of the checkpoint's, and eager has the factors twice.
     """
     candidate = replace(request.candidate, precision=Precision.FP32)
     names = [spec.name for spec in eager.signature.inputs]
@@ -357,7 +368,8 @@ def _judge_as_fp32(
         return found
     exact = add_float64(references, eager, request.progress)
     case = replace(case, references=exact, tolerance=_BY_FLOOR)
-    if any(name.endswith("running_var") for name, _ in eager.model.module.named_buffers()):
+    norms = any(name.endswith("running_var") for name, _ in eager.model.module.named_buffers())
+    if norms or _read_method(request) is _Method.UNKNOWN:
         half = replace(candidate, precision=Precision.FP16)
         tolerance = TOLERANCES[Precision.FP16]
         case = replace(case, candidate=half, references=references, tolerance=tolerance)

@@ -26,9 +26,9 @@ JobOf = Callable[..., Job]
 class Adapted(nn.Module):
     """A layer in float32 and one that autocast brings to bfloat16."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 4) -> None:
         super().__init__()
-        self.body, self.adapter = nn.Linear(6, 4), nn.Linear(6, 4)
+        self.body, self.adapter = nn.Linear(6, width), nn.Linear(6, width)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.body(x)
@@ -54,10 +54,16 @@ def test_onnx_runtime_agrees_with_eager_by_default(job: Job) -> None:
 
 
 def test_external_weights_stay_external(job_of: JobOf) -> None:
-    job = job_of(Adapted(), "x:float32[batch=1..4,6]", external_data=True)
+    job = job_of(Adapted(64), "x:float32[batch=1..4,6]", external_data=True)
     files = onnx_model.convert(job).files
     assert ("model.onnx.data", "data") in files
     assert onnxruntime.InferenceSession(job.folder / "model.onnx").get_inputs()
+
+
+def test_no_file_of_weights_is_left_where_all_are_in_the_model(job_of: JobOf) -> None:
+    job = job_of(Adapted(), "x:float32[batch=1..4,6]", external_data=True)
+    files = {name for name, _ in onnx_model.convert(job).files}
+    assert files == {one.name for one in job.folder.iterdir()}
 
 
 def test_a_model_without_half_is_unchanged(job_of: JobOf) -> None:
