@@ -37,7 +37,7 @@ from .judge_case import JudgeRequest
 from .provenance.seals import QUANTIZER_KEY, SAMPLES_KEY
 from .reply_evidence import FeedPair, JudgedEvidence, beyond_feeds
 from .rounding_ties import apply_second_looks
-from .token_reference import find_token_reference
+from .token_reference import TokenReference, find_token_reference
 
 # Measured: 115 dB and more, beside at most 41 dB of a planted fault (docs/validation.md). A deep
 # model that is below 90 dB is held to the noise of its own float64, as in FP32.
@@ -180,8 +180,8 @@ def _may_be_routed(request: JudgeRequest, judged: JudgedEvidence) -> bool:
         return False
     feed = eager.references[0].feed.arrays
     _, routers = eager.model.run_with_experts(feed, feed[loop.ids].size)
-    return bool(routers) and (
-        find_token_reference(eager, request.judging, request.progress) is not None
+    return bool(routers) and isinstance(
+        find_token_reference(eager, request.judging, request.progress), TokenReference
     )
 
 
