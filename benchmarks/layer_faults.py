@@ -31,7 +31,7 @@ from modelc.pipeline.verdict_rules import judge_file
 from modelc.pipeline.worst_feed import add_feed, find_worst_feed, read_feed
 
 from . import token_faults
-from .layer_faults_openvino import write_faulty
+from .layer_faults_openvino import WINDOWS, write_faulty
 from .token_faults import FAULTS, edit_tensor, list_products, open_requests
 
 Plant: TypeAlias = Callable[[Any], None]
@@ -43,7 +43,6 @@ _WHOLE = (
 ARTIFACTS = (
     "onnx", "onnx-int8-weights", "onnx-int4", "openvino", "openvino-int8-weights", "openvino-int4",
 )  # fmt: skip
-_WINDOWS = (8, 16, 64)  # tokens
 _CROSS = 4  # the product with the query of layer 0 to the encoder
 
 
@@ -157,7 +156,7 @@ def _ignore_window(model: Any) -> None:
 
         array = onnx.numpy_helper.to_array(tensor)
         return (
-            tensor.name in read and array.dtype == np.int64 and abs(int(array.flat[0])) in _WINDOWS
+            tensor.name in read and array.dtype == np.int64 and abs(int(array.flat[0])) in WINDOWS
         )
 
     _edit_constants(lambda array: np.sign(array) * 1000, is_window, model)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-_WINDOWS = (8, 16, 64)  # of the models that token_models.py trains, and smaller ones
+WINDOWS = (8, 16, 64)  # of the models that token_models.py trains, and smaller ones
 _COMPARES = ("Subtract", "Add", "Less", "Greater", "LessEqual", "GreaterEqual")
 _INTEGERS = ("u4", "i4", "u8", "i8")
 _HALF = 16  # columns of a head's half
@@ -131,7 +131,7 @@ def _ignore_window(model: Any) -> None:
             return False
         readers = [reader.get_node() for reader in one.output(0).get_target_inputs()]
         compared = any(reader.get_type_name() in _COMPARES for reader in readers)
-        return compared and one.data.size == 1 and abs(int(one.data.flat[0])) in _WINDOWS
+        return compared and one.data.size == 1 and abs(int(one.data.flat[0])) in WINDOWS
 
     found = [one for one in model.get_ordered_ops() if is_window(one)]
     if not found:

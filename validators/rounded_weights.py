@@ -94,6 +94,14 @@ def list_orientations(weight: Array, shape: tuple[int, ...]) -> Iterator[tuple[A
         yield weight.T, True
 
 
+def split_rows(shape: tuple[int, ...], most: int) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the end of portions with at most so many elements, or of one row."""
+    rows = shape[0]
+    step = max(most * rows // max(math.prod(shape), 1), 1)
+    for first in range(0, rows, step):
+        yield first, min(first + step, rows)
+
+
 def is_rounded(weight: Array, matrix: IntegerMatrix) -> bool:
     """Whether the matrix is this tensor, rounded to nearest."""
     return any(is_near(meant, matrix) for meant, _ in list_orientations(weight, matrix.shape))
@@ -105,9 +113,7 @@ def is_near(meant: Array, matrix: IntegerMatrix) -> bool:
 
     rows = matrix.shape[0]
     few = map(int, np.linspace(0, rows - 1, _GLANCE))
-    step = max(_PORTION * rows // max(math.prod(matrix.shape), 1), 1)
-    parts = [(row, row + 1) for row in few]
-    parts += [(first, min(first + step, rows)) for first in range(0, rows, step)]
+    parts = [*((row, row + 1) for row in few), *split_rows(matrix.shape, _PORTION)]
     return all(
         not _is_beyond(meant[first:last], matrix.read_rows(first, last)).any()
         for first, last in parts

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from ..core.contract import Array
 from ..core.weights import IntegerMatrix, IntegerWeights
 from .model_identity import ComputedTest
-from .rounded_weights import list_orientations, match_sizes
+from .rounded_weights import list_orientations, match_sizes, split_rows
 
 _LEAST, _SIGMAS = 0.15, 6.0  # of a factor; see above
 _LEAST_BESIDE_LINES = 0.25  # where factors of rows and columns are estimated too
@@ -84,10 +84,8 @@ def is_alike(meant: Array, matrix: IntegerMatrix) -> bool:
 
 def read_portions(matrix: IntegerMatrix) -> Iterator[tuple[int, IntegerWeights]]:
     """Yield portions of the rows, with the first row of each."""
-    rows = matrix.shape[0]
-    step = max(_PORTION * rows // max(math.prod(matrix.shape), 1), 1)
-    for first in range(0, rows, step):
-        yield first, matrix.read_rows(first, min(first + step, rows))
+    for first, last in split_rows(matrix.shape, _PORTION):
+        yield first, matrix.read_rows(first, last)
 
 
 def _describe_block(number: int, blocks: Array, first: int, *, turned: bool) -> str:

@@ -6,14 +6,13 @@ so like its weight, and so unlike all others of its size, that values decide.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 
 from ..core.contract import Array
 from ..core.weights import IntegerMatrix, RoundedWeight
-from .rounded_weights import is_near, list_orientations, match_sizes
+from .rounded_weights import is_near, list_orientations, match_sizes, split_rows
 from .scaled_blocks import is_alike
 
 _PORTION = 1 << 23  # weights that are compared at once
@@ -75,7 +74,7 @@ def _has_equal_values(one: RoundedWeight, other: RoundedWeight) -> bool:
     """Whether two matrices stand for the same values of a weight."""
     import numpy as np
 
-    rows = one.shape[0] if one is not other else 0
-    step = max(_PORTION * rows // max(math.prod(one.shape), 1), 1)
-    parts = [(row, min(row + step, rows)) for row in range(0, rows, step)]
-    return all(np.array_equal(one.read_rows(*part), other.read_rows(*part)) for part in parts)
+    return one is other or all(
+        np.array_equal(one.read_rows(*part), other.read_rows(*part))
+        for part in split_rows(one.shape, _PORTION)
+    )
